@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""A table of native extensions and the command that builds them. Metadata is in pyproject.toml."""
+
+import os
+import platform
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+OBJECTS = "build/objects"  # not build_temp, which an editable install throws away
+
+# The floors of the stable ABI: a compiled module runs on every later torch and Python.
+TORCH_FLOOR = (2, 10)
+PYTHON_FLOOR = (3, 10)
+
+BUILD_NATIVE = os.environ.get("BUILD_NATIVE", "1") != "0"
+DEBUG = os.environ.get("DEBUG", "0") != "0"
+MAX_JOBS = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
+
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
+AVX512_BF16 = [*AVX512, "-mavx512bf16"]
+
+# Module -> source -> flags. An instruction-set level is a source of its own, so that its flags
+# never reach code which must run on every processor.
+X86_ONLY = {
+    # "flashmask/csrc/kernel_avx2.cpp": AVX2,
+    # "flashmask/csrc/kernel_avx512.cpp": AVX512,
+    # "flashmask/csrc/kernel_avx512_bf16.cpp": AVX512_BF16,
+}
+STABLE_EXTENSIONS = {
+    "flashmask._C": {
+        "flashmask/csrc/ops.cpp": [],
+        # "flashmask/csrc/plan.cpp": [],
+        # "flashmask/csrc/dispatch.cpp": [],
+        # "flashmask/csrc/kernel_portable.cpp": [],
+        **(X86_ONLY if X86 else {}),
+    },
+}
+
+
+def stable_extension(module: str, sources: dict[str, list[str]]) -> Extension:
+    """An extension which sees only the stable ABI of torch and the limited API of Python."""
+    import torch
+    from torch.utils.cpp_extension import include_paths, library_paths
+
+    # __FILE__ reaches users in error messages: cut the folder of the build off it. The last match
+    # counts, and torch may be installed below the root.
+    prefixes = [f"{ROOT}/", *(f"{path}/" for path in reversed(include_paths()))]
+    extension = Extension(
+        module,
+        sources=list(sources),
+        include_dirs=include_paths(),
+        library_dirs=library_paths(),
+        libraries=["torch_cpu"],
+        define_macros=[
+            ("TORCH_TARGET_VERSION", "0x{:02x}{:02x}000000000000".format(*TORCH_FLOOR)),
+            ("Py_LIMITED_API", "0x{:02x}{:02x}0000".format(*PYTHON_FLOOR)),
+        ],
+        extra_compile_args=["-std=c++20", "-fvisibility=hidden"]
+        + (["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"])
+        + [f"-f{kind}-prefix-map={prefix}=" for kind in ("file", "macro") for prefix in prefixes],
+        py_limited_api=True,
+        language="c++",
+    )
+    extension.source_flags = sources
+    extension.torch_version = torch.__version__
+    return extension
+
+
+class BuildExt(build_ext):
+    """setuptools' command plus flags per source, parallel compilation and exact rebuilds."""
+
+    def build_extension(self, ext: Extension) -> None:
+        # Python's own link line may name library folders of the machine that Python was built on.
+        for linker in ("linker_so", "linker_so_cxx"):
+            words = getattr(self.compiler, linker, [])
+            words = [word for word in words if not word.startswith(("-L", "-Wl,-rpath"))]
+            setattr(self.compiler, linker, words)
+
+        # A file that holds the flags gives them an age: a change of flags rebuilds everything.
+        recipe = Path(OBJECTS, ext.name)
+        words = [*self.compiler.compiler_so, ext.define_macros, ext.extra_compile_args]
+        text = f"{words} {ext.source_flags} {ext.torch_version}".replace(str(ROOT), ".")
+        if not recipe.exists() or recipe.read_text() != text:
+            recipe.parent.mkdir(parents=True, exist_ok=True)
+            recipe.write_text(text)
+
+        with ThreadPoolExecutor(MAX_JOBS) as pool:
+            objects = pool.map(lambda source: self.compile(ext, source, recipe), ext.sources)
+        ext.extra_objects = ext.depends = list(objects)
+        ext.sources = []  # nothing is left for the base class but to link
+        super().build_extension(ext)
+
+    def compile(self, ext: Extension, source: str, recipe: Path) -> str:
+        (target,) = self.compiler.object_filenames([source], output_dir=OBJECTS)
+        depfile = str(Path(target).with_suffix(".d"))
+        if self.force or out_of_date(Path(target), Path(depfile), recipe):
+            flags = [*ext.extra_compile_args, *ext.source_flags[source], "-MMD", "-MF", depfile]
+            macros, includes = ext.define_macros, ext.include_dirs
+            self.compiler.compile([source], OBJECTS, macros, includes, extra_postargs=flags)
+        return target
+
+
+def out_of_date(target: Path, depfile: Path, recipe: Path) -> bool:
+    """Whether `target` is missing or older than anything the compiler read to make it."""
+    if not (target.exists() and depfile.exists()):
+        return True
+    words = re.split(r"(?<!\\)\s+", depfile.read_text().replace("\\\n", " ").strip())
+    inputs = [recipe, *(Path(word.replace("\\ ", " ")) for word in words[1:])]
+    made = target.stat().st_mtime
+    return any(not path.exists() or path.stat().st_mtime > made for path in inputs)
+
+
+if BUILD_NATIVE:
+    setup(
+        ext_modules=[stable_extension(*row) for row in STABLE_EXTENSIONS.items()],
+        cmdclass={"build_ext": BuildExt},
+        options={"bdist_wheel": {"py_limited_api": f"cp{PYTHON_FLOOR[0]}{PYTHON_FLOOR[1]}"}},
+    )
+else:
+    setup()
