@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+#
+# Every target sets up what it needs: on a fresh clone a virtual environment with the pinned
+# dependencies and the compiled module, later only what changed.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+CPP_SOURCES := $(wildcard flashmask/csrc/*.cpp flashmask/csrc/*.h)
+DEPENDENCIES := $(VENV)/.dependencies
+NATIVE := build/.native
+READY := $(DEPENDENCIES) $(NATIVE)
+
+NO_GPU := gpu-check: torch.cuda.is_available() is False on this machine. Nothing was checked.
+OLD_PYTHON := Python 3.10 or newer is needed. Choose one with: make PYTHON=...
+
+.PHONY: help demo test check bench gpu-check wheel clean
+
+help:
+	@echo "make demo       train a small language model on packed documents, with a picture and a table"
+	@echo "make test       run the tests"
+	@echo "make check      lint, formatting and types"
+	@echo "make bench      time the CPU kernels against the attention of torch"
+	@echo "make gpu-check  run the tests that need a GPU"
+	@echo "make wheel      build a wheel into dist/"
+	@echo "make clean      remove all that was built; the virtual environment stays"
+
+demo: $(READY)
+	$(RUN) examples/train_packed_lm.py
+
+test: $(READY)
+	$(RUN) -m pytest -q
+
+check: $(DEPENDENCIES)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/clang-format --dry-run -Werror $(CPP_SOURCES)
+
+bench: $(READY)
+	$(RUN) -m benchmarks.flashmask.cpu
+
+gpu-check: $(READY)
+	@$(RUN) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("$(NO_GPU)")'
+	$(RUN) -m pytest -q -m gpu
+
+# setuptools packs whatever lies in its build folder, also files which have since been deleted.
+wheel: $(DEPENDENCIES)
+	rm -rf build/lib* build/bdist*
+	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:
+	rm -rf build dist demo_out *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find flashmask -name '*.so' -delete
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# torch comes first: building the package asks it for its headers.
+$(DEPENDENCIES): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("$(OLD_PYTHON)")'
+	@test -x $(RUN) || echo "Creating $(VENV)"
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@echo "Installing the pinned dependencies into $(VENV)"
+	@$(PIP) torch setuptools wheel
+	@BUILD_NATIVE=0 $(PIP) --no-build-isolation --editable '.[plot,transformers,dev]'
+	@touch $@
+
+$(NATIVE): $(DEPENDENCIES) setup.py $(CPP_SOURCES)
+	@echo "Compiling flashmask._C"
+	@$(RUN) setup.py --quiet build_ext --inplace
+	@touch $@

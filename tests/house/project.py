@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Facts about the project that several house tests need."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Every import package of the distribution. A new one is one more word here.
+PACKAGES = ("flashmask",)
+
+# What may be absent from a user's environment. No package may import one of these by itself.
+OPTIONAL = ("matplotlib", "pytest", "transformers", "triton")
