@@ -11,3 +11,5 @@ PACKAGES = ("flashmask",)
 
 # What may be absent from a user's environment. No package may import one of these by itself.
 OPTIONAL = ("matplotlib", "pytest", "transformers", "triton")
+
+NATIVE_MODULE = ROOT / "flashmask" / "_C.abi3.so"

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from house.project import OPTIONAL, PACKAGES, ROOT
+
+from tests.house.project import OPTIONAL, PACKAGES, ROOT
 
 # numpy is optional for torch too, and torch imports it when it can. Blocking it shows that the
 # package can do without.
@@ -38,8 +39,8 @@ seconds = time.perf_counter() - before
 
 loaded = {{name.partition(".")[0] for name in sys.modules}}
 assert not loaded & set({blocked}), loaded & set({blocked})
-sys.__stderr__.flush()
-open({report!r}, "w").write(str(seconds))
+with open({report!r}, "w") as file:
+    file.write(str(seconds))
 """
 
 

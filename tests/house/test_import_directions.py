@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Modules import only what DESIGN.md allows them to."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.project import PACKAGES, ROOT
+
+# Module -> what it may import beside the standard library and torch. A name stands for the module
+# and everything below it. The longest matching row counts; a module without a row fails.
+ALLOWED = {
+    "flashmask": {"flashmask"},
+    "flashmask.api": {
+        "flashmask.validation",
+        "flashmask.backends",
+        "flashmask.ops",
+        "flashmask.mask",
+    },
+    "flashmask.backends": {"flashmask.native", "flashmask.impl"},
+    "flashmask.impl": {"flashmask.native"},
+    "flashmask.impl.reference": {"flashmask.mask.lowering", "flashmask.mask.dense"},
+    "flashmask.interop": {"flashmask.api", "flashmask.mask", "transformers"},
+    "flashmask.mask": {"flashmask.mask"},
+    "flashmask.masks": {"flashmask.mask"},
+    "flashmask.native": {"flashmask._C"},
+    "flashmask.ops": {"flashmask.impl.reference", "flashmask.native"},
+    "flashmask.plotting": {"flashmask.mask", "matplotlib", "numpy"},
+    "flashmask.validation": set(),
+}
+
+# The packages themselves, and only these, may import one another as DESIGN.md says.
+BETWEEN_PACKAGES: dict[str, set[str]] = {package: set() for package in PACKAGES}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
+
+
+def is_module(name: str) -> bool:
+    return name in MODULES or name == "flashmask._C"
+
+
+def imports(name: str) -> set[str]:
+    """Every module that `name` imports anywhere, also inside functions and under TYPE_CHECKING."""
+    found = set()
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                found.add(full if is_module(full) else base)
+    return found
+
+
+def below(name: str, top: str) -> bool:
+    return name == top or name.startswith(top + ".")
+
+
+def row_for(name: str) -> str:
+    return max((row for row in ALLOWED if below(name, row)), key=len)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_module_imports_only_what_it_may(name):
+    row = row_for(name)
+    assert row == name or row not in PACKAGES, f"{name} needs a row in ALLOWED"
+    for imported in imports(name):
+        top = imported.partition(".")[0]
+        if top in sys.stdlib_module_names or top == "torch":
+            continue
+        # A package below its own row may always import its parts.
+        allowed = ALLOWED[row] | ({row} if row not in PACKAGES else set())
+        assert any(below(imported, one) for one in allowed), f"{name} may not import {imported}"
+
+
+def test_rows_are_not_stale():
+    assert [row for row in ALLOWED if row not in MODULES] == []
+
+
+def test_only_the_front_imports_api():
+    users = {name for name in MODULES if "flashmask.api" in imports(name)}
+    assert users <= {"flashmask"} | {name for name in users if below(name, "flashmask.interop")}
+
+
+def test_packages_know_torch_and_not_one_another():
+    for name in MODULES:
+        own = name.partition(".")[0]
+        others = {one.partition(".")[0] for one in imports(name)} & set(PACKAGES) - {own}
+        assert others <= BETWEEN_PACKAGES[own], f"{name} may not import {others}"
+
+
+def test_only_stable_abi_h_includes_torch():
+    folder = ROOT / "flashmask" / "csrc"
+    users = {
+        path.name
+        for path in folder.iterdir()
+        for line in path.read_text().splitlines()
+        if line.startswith("#include") and any(word in line for word in ("torch/", "ATen/", "c10/"))
+    }
+    assert users == {"stable_abi.h"}
+    owners = {path.name for path in folder.iterdir() if '"stable_abi.h"' in path.read_text()}
+    assert owners == {"ops.cpp"}
+
+
+def test_design_names_every_row():
+    design = (ROOT / "DESIGN.md").read_text()
+    for row in ALLOWED:
+        word = row.rpartition(".")[2]
+        assert word in design, f"DESIGN.md does not mention {row}"
