@@ -19,10 +19,11 @@ def build_plan(
     """Return the plan of a mask, or None if no planner serves the device."""
     if not _can_plan(device.type):
         return None
-    return torch.ops.flashmask.plan(bounds, block_mask, seqlen_q, seqlen_k, causal)
+    plan: Tensor = torch.ops.flashmask.plan(bounds, block_mask, seqlen_q, seqlen_k, causal)
+    return plan
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _can_plan(device_type: str) -> bool:
     """Whether the op `flashmask::plan` exists and has a kernel for this type of device."""
     if not hasattr(torch.ops.flashmask, "plan"):

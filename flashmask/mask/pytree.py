@@ -32,7 +32,7 @@ def register_node(
 
     def unflatten(values: Any, static: Any) -> Any:
         # Transforms put placeholders where the tensors were, so nothing may be checked here.
-        instance = object.__new__(cls)
+        instance: Any = object.__new__(cls)
         for name, value in zip(children + context, (*values, *static), strict=True):
             object.__setattr__(instance, name, value)
         for name in reset:

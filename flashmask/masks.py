@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Masks for people: build them, combine them, convert them from and to other forms."""
+
+from flashmask.mask.families import (
+    attention_sink,
+    block_causal,
+    causal,
+    causal_blockwise,
+    causal_document,
+    chunked_local,
+    document,
+    document_window,
+    eviction,
+    full,
+    global_sliding_window,
+    hash_order,
+    hash_sparse,
+    key_padding,
+    left_padding,
+    prefix_lm,
+    prefix_lm_document,
+    qk_sparse,
+    random_eviction,
+    shared_question,
+    sliding_window,
+    tree,
+)
+
+__all__ = [
+    "attention_sink",
+    "block_causal",
+    "causal",
+    "causal_blockwise",
+    "causal_document",
+    "chunked_local",
+    "document",
+    "document_window",
+    "eviction",
+    "full",
+    "global_sliding_window",
+    "hash_order",
+    "hash_sparse",
+    "key_padding",
+    "left_padding",
+    "prefix_lm",
+    "prefix_lm_document",
+    "qk_sparse",
+    "random_eviction",
+    "shared_question",
+    "sliding_window",
+    "tree",
+]
