@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
-PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 CPP_SOURCES := $(wildcard flashmask/csrc/*.cpp flashmask/csrc/*.h)
 DEPENDENCIES := $(VENV)/.dependencies
@@ -63,7 +63,7 @@ $(DEPENDENCIES): constraints.txt pyproject.toml
 	@test -x $(RUN) || echo "Creating $(VENV)"
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the pinned dependencies into $(VENV)"
-	@$(PIP) torch setuptools wheel
+	@$(PIP) torch setuptools
 	@BUILD_NATIVE=0 $(PIP) --no-build-isolation --editable '.[plot,transformers,dev]'
 	@touch $@
 
