@@ -18,6 +18,7 @@ def lower(
     seqlen_q: int,
     seqlen_k: int,
     *,
+    canonical: bool = True,
     device: torch.device | str | None = None,
 ) -> Tensor:
     """Return the hidden row intervals `[LTS, LTE)` and `[UTS, UTE)` of every key column.
@@ -46,6 +47,8 @@ def lower(
         causal: whether the causal triangle is hidden as well.
         seqlen_q: Sq, number of query rows.
         seqlen_k: Sk, number of key columns.
+        canonical: False leaves empty intervals where they are. The mask is the same, but more tiles
+            look partial; useful only to reproduce tile counts made that way.
         device: where to put the result if `bounds` is None; ignored otherwise.
 
     Returns:
@@ -83,6 +86,8 @@ def lower(
         )
 
     lts, lte, uts, ute = (bound.clamp(0, seqlen_q) for bound in (lts, lte, uts, ute))
+    if not canonical:
+        return torch.stack((lts, lte, uts, ute), dim=2).to(torch.int32)
     lower_empty, upper_empty = lts >= lte, uts >= ute
     lts = torch.where(lower_empty, past_last_row, lts)
     lte = torch.where(lower_empty, past_last_row, lte)
