@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from flashmask import backends, ops, validation
 from flashmask.mask.flash_mask import FlashMask
 
 
 class _Implementation(NamedTuple):
-    forward: Any
+    forward: Any  # the op
+    straight: Any  # the same past the layers of the dispatcher, for plain tensors
     backward: Any
     autocast: bool  # whether torch has autocast for this type of device
 
@@ -157,6 +159,7 @@ def _choose(backend: str | None, device_type: str) -> _Implementation:
     row = backends.select(backend, device_type)
     chosen = _Implementation(
         getattr(torch.ops.flashmask, row.forward).default,
+        ops.straight(getattr(torch.ops.flashmask, row.forward).default),
         getattr(torch.ops.flashmask, row.backward).default,
         torch.amp.is_autocast_available(device_type),
     )
@@ -181,6 +184,7 @@ def _call(
         not (_is_plain(query) and _is_plain(key) and _is_plain(value))
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() != 0
+        or forward_ad._current_level >= 0
     ):
         return chosen.forward(query, key, value, *rest)  # type: ignore[no-any-return]
     if chosen.autocast and torch.is_autocast_enabled(device_type):
@@ -188,11 +192,10 @@ def _call(
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     ):
-        return ops.Attention.apply(  # type: ignore[no-any-return, no-untyped-call]
-            chosen.forward, chosen.backward, query, key, value, *rest
+        return ops.Attention.apply(  # type: ignore[no-any-return]
+            chosen.straight, chosen.backward, query, key, value, *rest
         )
-    with ops.below_autograd():
-        return chosen.forward(query, key, value, *rest)  # type: ignore[no-any-return]
+    return chosen.straight(query, key, value, *rest)  # type: ignore[no-any-return]
 
 
 def _traced(

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from flashmask import native
 from flashmask.impl import reference
@@ -97,8 +99,8 @@ def _reference_forward(*args: Any) -> tuple[Tensor, Tensor]:
 
 def _reference_backward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     check_backward(*args, allow_float64=True)
-    given, (causal, scale) = args[:9], args[10:]  # all but the plan, which it does without
-    return reference.backward(*given, causal, scale)
+    *tensors, bounds, block_mask, _, causal, scale = args
+    return reference.backward(*tensors, bounds, block_mask, causal, scale)  # type: ignore[call-arg]
 
 
 def _no_kernel(name: str, device: torch.device) -> NotImplementedError:
@@ -136,70 +138,106 @@ def _plan_without_kernel(
 
 
 # --- gradients ---
+#
+# The layer below is what torch.library.register_autograd would make, on the class which it makes
+# it from. That one refuses to run under torch.func.grad, takes twice as long per call and is the
+# same otherwise.
+
+_Function: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.causal, ctx.softmax_scale = inputs
-    ctx.save_for_backward(*tensors, *output)
-    ctx.set_materialize_grads(False)
+class Attention(_Function):  # type: ignore[misc]
+    """A pair of ops as one node of the graph; also what eager calls use without the dispatcher.
 
-
-def run_backward(
-    op: Any, ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    """Calls a backward op on what ``_setup_context`` saved; one gradient per forward argument."""
-    if grad_out is None and grad_lse is None:
-        return (None,) * 8
-    query, key, value, bounds, block_mask, plan_, out, lse = ctx.saved_tensors
-    if grad_out is None:
-        grad_out = torch.zeros_like(out)
-    grads = op(
-        grad_out,
-        grad_lse,
-        query,
-        key,
-        value,
-        out,
-        lse,
-        bounds,
-        block_mask,
-        plan_,
-        ctx.causal,
-        ctx.softmax_scale,
-    )
-    return (*grads, None, None, None, None, None)
-
-
-def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
-    raise NotImplementedError(
-        "flashmask has no second derivatives: the gradients of flashmask_attention cannot be "
-        "differentiated again; call backward without create_graph=True."
-    )
-
-
-class Attention(torch.autograd.Function):
-    """The pair of ops as one node of the graph, for eager calls.
-
-    Does what the registered formula does at about half the cost per call. Transforms, modes and
-    compilation go through the registered one.
+    ``run`` calls the kernel of forward below autograd.
     """
 
     @staticmethod
-    def forward(ctx: Any, forward_op: Any, backward_op: Any, *args: Any) -> tuple[Tensor, Tensor]:
-        with below_autograd():
-            output: tuple[Tensor, Tensor] = forward_op(*args)
+    def forward(ctx: Any, run: Any, backward_op: Any, *args: Any) -> tuple[Tensor, Tensor]:
+        output: tuple[Tensor, Tensor] = run(*args)
+        *tensors, ctx.causal, ctx.softmax_scale = args
         ctx.backward_op = backward_op
-        _setup_context(ctx, args, output)
+        ctx.save_for_backward(*tensors, *output)
+        ctx.set_materialize_grads(False)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> Any:
-        return (None, None, *run_backward(ctx.backward_op, ctx, grad_out, grad_lse))
+        if grad_out is None and grad_lse is None:
+            return (None,) * 10
+        query, key, value, bounds, block_mask, plan_, out, lse = ctx.saved_tensors
+        if grad_out is None:
+            grad_out = torch.zeros_like(out)
+        mask = (bounds, block_mask, plan_, ctx.causal, ctx.softmax_scale)
+        grads = ctx.backward_op(grad_out, grad_lse, query, key, value, out, lse, *mask)
+        return (None, None, *grads, None, None, None, None, None)
 
 
-def below_autograd() -> Any:
-    """Context in which an op goes straight to its kernel, past autograd and autocast."""
-    return torch._C._ExcludeDispatchKeyGuard(_LAYERS)
+class _Gradients(_Function):  # type: ignore[misc]
+    """A backward op as a node of the graph, in place of second derivatives, which do not exist."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output: tuple[Tensor, Tensor, Tensor] = run(*args)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError(
+            "flashmask_attention has no second derivatives: its gradients cannot be differentiated "
+            "again; call backward without create_graph=True."
+        )
+
+
+def _autograd_kernel(op: Any, function: Any, *extra: Any) -> Any:
+    """Kernel of an op for the autograd layer: records a node if a gradient is needed."""
+
+    def kernel(keyset: torch._C.DispatchKeySet, *args: Any) -> Any:
+        below = keyset & torch._C._after_autograd_keyset
+
+        def run(*args: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return op.redispatch(below, *args)
+
+        def run_next_level(*args: Any) -> Any:
+            with torch.enable_grad():  # the node turned it off, for its own level only
+                return run(*args)
+
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(args)
+        needs_gradient = torch.is_grad_enabled() and any(
+            isinstance(arg, Tensor) and arg.requires_grad for arg in args
+        )
+        if not needs_gradient:
+            return run(*args)
+        if not torch._C._are_functorch_transforms_active():
+            return function.apply(run, *extra, *args)
+        # A transform calls this once for each of its levels, which is what the class is for.
+        with enable_single_level_autograd_function():
+            return function.apply(run_next_level, *extra, *args)
+
+    return kernel
+
+
+def _refuse_tangents(args: tuple[Any, ...]) -> None:
+    for arg in args:
+        if not isinstance(arg, Tensor):
+            continue
+        if forward_ad.unpack_dual(arg).tangent is not None:  # type: ignore[no-untyped-call]
+            raise NotImplementedError(
+                "flashmask_attention has no forward-mode derivatives; use reverse mode, "
+                "for example torch.func.vjp or jacrev in place of jvp or jacfwd."
+            )
+
+
+def straight(op: Any) -> Any:
+    """The op as a function which goes straight to the kernel, past autograd and autocast."""
+
+    def run(*args: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_LAYERS):
+            return op(*args)
+
+    return run
 
 
 def _keys(*names: str) -> torch._C.DispatchKeySet:
@@ -295,15 +333,16 @@ def _autocast_kernel(op: Any, device_type: str, key: str) -> Any:
 
 
 def _register_pair(prefix: str, forward_op: Any, backward_op: Any, fakes: tuple[Any, Any]) -> None:
-    def gradient(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> Any:
-        return run_backward(backward_op, ctx, grad_out, grad_lse)
-
     names = (f"flashmask::{prefix}forward", f"flashmask::{prefix}backward")
     for name, op, fake, first in zip(names, (forward_op, backward_op), fakes, (0, 2), strict=True):
         torch.library.register_fake(name, fake, lib=LIBRARY)
         torch.library.register_vmap(name, _attention_vmap(op, first), lib=LIBRARY)
-    torch.library.register_autograd(names[0], gradient, setup_context=_setup_context, lib=LIBRARY)
-    torch.library.register_autograd(names[1], _no_second_derivative, lib=LIBRARY)
+    layers = (
+        _autograd_kernel(forward_op, Attention, backward_op),
+        _autograd_kernel(backward_op, _Gradients),
+    )
+    for name, layer in zip(names, layers, strict=True):
+        LIBRARY.impl(name.partition("::")[2], layer, "Autograd", with_keyset=True)
     for device_type, key in _AUTOCAST.items():
         LIBRARY.impl(f"{prefix}forward", _autocast_kernel(forward_op, device_type, key), key)
 
