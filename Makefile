@@ -17,12 +17,13 @@ READY := $(DEPENDENCIES) $(NATIVE)
 NO_GPU := gpu-check: torch.cuda.is_available() is False on this machine. Nothing was checked.
 OLD_PYTHON := Python 3.10 or newer is needed. Choose one with: make PYTHON=...
 
-.PHONY: help demo test check bench gpu-check wheel clean
+.PHONY: help demo test check format bench gpu-check wheel clean
 
 help:
 	@echo "make demo       train a small language model on packed documents, with a picture and a table"
 	@echo "make test       run the tests"
 	@echo "make check      lint, formatting and types"
+	@echo "make format     put Python and C++ into the form that check wants"
 	@echo "make bench      time the CPU kernels against the attention of torch"
 	@echo "make gpu-check  run the tests that need a GPU"
 	@echo "make wheel      build a wheel into dist/"
@@ -39,6 +40,11 @@ check: $(DEPENDENCIES)
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(VENV)/bin/clang-format --dry-run -Werror $(CPP_SOURCES)
+
+format: $(DEPENDENCIES)
+	$(RUN) -m ruff check --fix-only --quiet .
+	$(RUN) -m ruff format .
+	$(VENV)/bin/clang-format -i $(CPP_SOURCES)
 
 bench: $(READY)
 	$(RUN) -m benchmarks.flashmask.cpu

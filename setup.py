@@ -38,7 +38,7 @@ STABLE_EXTENSIONS = {
     "flashmask._C": {
         "flashmask/csrc/ops.cpp": [],
         # "flashmask/csrc/plan.cpp": [],
-        # "flashmask/csrc/dispatch.cpp": [],
+        # "flashmask/csrc/levels.cpp": [],
         # "flashmask/csrc/kernel_portable.cpp": [],
         **(X86_ONLY if X86 else {}),
     },

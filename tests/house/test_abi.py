@@ -5,6 +5,7 @@
 import shutil
 import subprocess
 import sysconfig
+from pathlib import Path
 
 import pytest
 from torch.utils.cpp_extension import include_paths
@@ -61,3 +62,21 @@ def test_target_newer_than_torch_is_refused_by_the_compiler():
 def test_target_of_the_floor_compiles():
     done = compile_header("0x020a000000000000")
     assert done.returncode == 0, done.stderr
+
+
+def levels() -> list[Path]:
+    """Objects compiled for more than the baseline of the machine, where they lie here."""
+    return sorted((ROOT / "build" / "objects" / "flashmask" / "csrc").glob("kernel_avx*.o"))
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not installed")
+@pytest.mark.parametrize("path", levels(), ids=[path.stem for path in levels()])
+def test_instruction_set_levels_share_no_code_with_the_rest(path):
+    # The linker keeps one copy of an inline function. If it kept the copy of a level, the portable
+    # code would run instructions that the processor may not have.
+    command = ["nm", "--defined-only", str(path)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    kinds = {line.split()[-1]: line.split()[-2] for line in lines}
+    assert kinds  # the list is not an empty one
+    shared = [name for name, kind in kinds.items() if kind in "uWVwv"]
+    assert [name for name in shared if path.stem.removeprefix("kernel_") not in name] == []

@@ -27,7 +27,7 @@ ALLOWED = {
     "flashmask.mask": {"flashmask.mask"},
     "flashmask.masks": {"flashmask.mask"},
     "flashmask.native": {"flashmask._C"},
-    "flashmask.ops": {"flashmask.impl.reference", "flashmask.native"},
+    "flashmask.ops": {"flashmask.impl.reference", "flashmask.native", "flashmask.validation"},
     "flashmask.plotting": {"flashmask.mask", "matplotlib", "numpy"},
     "flashmask.validation": set(),
 }

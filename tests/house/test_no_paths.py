@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import flashmask
+import flashmask.ops
 from tests.house.project import NATIVE_MODULE, ROOT
 
 FOLDERS = {

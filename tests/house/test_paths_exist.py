@@ -18,7 +18,7 @@ GUIDES = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 EXTENSIONS = "cpp|h|json|md|py|toml|txt|typed|yaml|yml"
 PATH = re.compile(
-    rf"(?<![\w./*<{{}}-])(?:[\w.-]+/)*(?:[\w.-]+/|[\w.-]*\.(?:{EXTENSIONS}))(?![\w/*<{{-])"
+    rf"(?<![\w./*<>{{}}-])(?:[\w.-]+/)*(?:[\w.-]+/|[\w.-]*\.(?:{EXTENSIONS}))(?![\w/*<{{-])"
 )
 
 # Made by the targets of the Makefile, or by the reader.
