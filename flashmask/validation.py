@@ -25,7 +25,7 @@ MAX_SEQLEN = 2**31 - 1 - TILE  # lengths rounded up to a tile must fit into int3
 FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 PLAN_HEADER = 16
-PLAN_GROUP = 16
+PLAN_UNIT = 16
 
 # Placeholders: {shape} prints as [2, 16, 4, 64], {dtype} as float32, {device} as cpu or cuda:0.
 OP_SENTENCES: dict[str, tuple[type[Exception], str]] = {
@@ -238,14 +238,15 @@ def _shape(tensor: Tensor) -> list[int]:
 def plan_length(seqlen_q: int, seqlen_k: int) -> int:
     """Number of int32 elements which a plan has per mask head.
 
-    A header, four lowered bounds per (padded) key column, their minima and maxima per 16 columns,
-    and the row and column tasks as pairs. Depends on the lengths only, and works on symbolic
-    sizes.
+    A header; four lowered bounds per key column, padded to whole tiles; their minima and maxima per
+    tile and per 16 columns; the row and the column tasks, each with a cost. The same as
+    ``PlanLayout`` in csrc/plan.h. Depends on the lengths only, and works on symbolic sizes.
     """
     padded = (seqlen_k + TILE - 1) // TILE * TILE
     rows = (seqlen_q + TILE - 1) // TILE
     columns = padded // TILE
-    return PLAN_HEADER + 4 * padded + 8 * (padded // PLAN_GROUP) + 2 * rows + 2 * columns
+    summaries = 8 * columns + 8 * (padded // PLAN_UNIT)
+    return PLAN_HEADER + 4 * padded + summaries + 2 * rows + 2 * columns
 
 
 def plan_shape(
