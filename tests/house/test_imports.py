@@ -68,3 +68,20 @@ def test_import_is_alone_quiet_and_quick(package, tmp_path):
 def test_every_package_is_listed():
     found = {path.parent.name for path in ROOT.glob("*/py.typed")}
     assert found == set(PACKAGES)
+
+
+FIRST_USE = """
+import sys
+import flashmask
+flashmask.flashmask_attention, flashmask.FlashMask, flashmask.masks
+print(*(name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules))
+"""
+
+
+def test_first_use_does_not_load_the_compiler():
+    # The compiler takes a second to import. Only who compiles should wait for it.
+    command = [sys.executable, "-c", FIRST_USE]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=True
+    )
+    assert done.stdout.strip() == ""
