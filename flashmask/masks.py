@@ -2,6 +2,15 @@
 # Copyright the paddle-on-torch authors
 """Masks for people: build them, combine them, convert them from and to other forms."""
 
+from flashmask.mask.compose import hidden_rows_and, hidden_rows_or, mask_and, mask_or
+from flashmask.mask.convert import (
+    from_block_mask,
+    from_dense,
+    from_mask_mod,
+    to_dense,
+    to_mask_mod,
+)
+from flashmask.mask.describe import Description, describe
 from flashmask.mask.families import (
     attention_sink,
     block_causal,
@@ -26,28 +35,52 @@ from flashmask.mask.families import (
     sliding_window,
     tree,
 )
+from flashmask.mask.packing import (
+    from_cu_seqlens,
+    from_document_ids,
+    from_padding_mask,
+    from_position_ids,
+)
+from flashmask.mask.split import RowSegment, split_rows
 
 __all__ = [
+    "Description",
+    "RowSegment",
     "attention_sink",
     "block_causal",
     "causal",
     "causal_blockwise",
     "causal_document",
     "chunked_local",
+    "describe",
     "document",
     "document_window",
     "eviction",
+    "from_block_mask",
+    "from_cu_seqlens",
+    "from_dense",
+    "from_document_ids",
+    "from_mask_mod",
+    "from_padding_mask",
+    "from_position_ids",
     "full",
     "global_sliding_window",
     "hash_order",
     "hash_sparse",
+    "hidden_rows_and",
+    "hidden_rows_or",
     "key_padding",
     "left_padding",
+    "mask_and",
+    "mask_or",
     "prefix_lm",
     "prefix_lm_document",
     "qk_sparse",
     "random_eviction",
     "shared_question",
     "sliding_window",
+    "split_rows",
+    "to_dense",
+    "to_mask_mod",
     "tree",
 ]

@@ -33,6 +33,22 @@ def check_bounds(bounds: Tensor, causal: bool) -> None:
         )
 
 
+def check_sizes(bounds: Tensor | None, seqlen_q: int, seqlen_k: int) -> None:
+    """Check that the sizes are such, and that the bounds have that many columns.
+
+    Raises:
+        TypeError: a size is not an integer.
+        ValueError: a size is negative, or the bounds do not have `seqlen_k` columns.
+    """
+    check_count("seqlen_q", seqlen_q)
+    check_count("seqlen_k", seqlen_k)
+    if bounds is not None and bounds.shape[2] != seqlen_k:
+        raise ValueError(
+            f"startend_row_indices must have one entry per key column, seqlen_k={seqlen_k}, "
+            f"but its shape is {tuple(bounds.shape)}"
+        )
+
+
 def check_block_mask(
     block_mask: Tensor, bounds: Tensor | None, seqlen_q: int, seqlen_k: int
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from flashmask.mask.checks import check_block_mask, check_bounds
+from flashmask.mask.checks import check_block_mask, check_bounds, check_sizes
 from flashmask.mask.dense import BLOCK, MAX_DENSE_ELEMENTS, bounds_to_dense
 from flashmask.mask.lowering import lower
 from flashmask.mask.planning import build_plan, versions
@@ -65,14 +65,7 @@ class FlashMask:
             )
         if self.seqlen_q is None:
             object.__setattr__(self, "seqlen_q", self.seqlen_k)
-        if bounds is not None and bounds.shape[2] != self.seqlen_k:
-            raise ValueError(
-                f"startend_row_indices must have one entry per key column, "
-                f"seqlen_k={self.seqlen_k}, but its shape is {tuple(bounds.shape)}"
-            )
-        for name in ("seqlen_q", "seqlen_k"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+        check_sizes(bounds, self.seqlen_q, self.seqlen_k)
         if self.block_mask is not None:
             check_block_mask(self.block_mask, bounds, self.seqlen_q, self.seqlen_k)
 

@@ -153,11 +153,11 @@ def exact_visible_pairs(lowered: Tensor, seqlen_q: int, block_mask: Tensor | Non
 
     O(S); with a block mask O(S) per block of rows.
     """
-    pairs = torch.zeros((), dtype=torch.int64, device=lowered.device)
+    pairs = lowered.new_zeros(_leading(lowered, block_mask), dtype=torch.int64)
     for start, stop, clipped in _row_segments(lowered, seqlen_q, block_mask):
         lower, upper, both = _interval_lengths(clipped)
         pairs = pairs + ((stop - start) - (lower + upper - both)).sum(dim=-1, dtype=torch.int64)
-    return pairs if pairs.dim() else lowered.new_zeros(lowered.shape[:2], dtype=torch.int64)
+    return pairs
 
 
 def visible_keys_per_row(
@@ -181,8 +181,16 @@ def visible_keys_per_row(
             hidden.scatter_add_(2, first, weight).scatter_add_(2, past, -weight)
         parts.append(seqlen_k - hidden.cumsum(dim=-1)[..., :-1])
     if not parts:
-        return lowered.new_zeros((*lowered.shape[:2], 0), dtype=torch.int64)
+        return lowered.new_zeros((*_leading(lowered, block_mask), 0), dtype=torch.int64)
     return torch.cat(parts, dim=-1)
+
+
+def _leading(lowered: Tensor, block_mask: Tensor | None) -> tuple[int, int]:
+    """Return batch and number of mask heads of bounds and block mask together."""
+    batch, heads = lowered.shape[:2]
+    if block_mask is None:
+        return batch, heads
+    return max({batch, block_mask.shape[0]} - {1}, default=1), max(heads, block_mask.shape[1])
 
 
 def _interval_lengths(lowered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,14 +213,12 @@ def _row_segments(
     if block_mask is None:
         yield 0, seqlen_q, lowered
         return
-    heads = max(lowered.shape[1], block_mask.shape[1])
-    lowered = share_heads(lowered, heads)
+    batch, heads = _leading(lowered, block_mask)
+    lowered = share_heads(lowered, heads).expand(batch, -1, -1, -1)
     column_block = torch.arange(lowered.shape[-1], device=lowered.device) // BLOCK
     for index in range(block_mask.shape[2]):
         start, stop = index * BLOCK, min((index + 1) * BLOCK, seqlen_q)
         dropped = share_heads(block_mask[:, :, index, :] == 0, heads)[..., column_block]
         lts, lte, uts, ute = lowered.clamp(start, stop).unbind(2)
         lts, lte = lts.masked_fill(dropped, start), lte.masked_fill(dropped, stop)
-        # The block mask may be the one with the batch dimension.
-        uts, ute = uts.expand_as(lts), ute.expand_as(lts)
         yield start, stop, torch.stack((lts, lte, uts, ute), dim=2)
