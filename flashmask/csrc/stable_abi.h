@@ -24,8 +24,8 @@ namespace flashmask {
 using torch::headeronly::ScalarType;
 using torch::stable::Device;
 using torch::stable::DeviceType;
-using torch::stable::Tensor;
 using torch::stable::get_num_threads;
 using torch::stable::parallel_for;
+using torch::stable::Tensor;
 
 }  // namespace flashmask

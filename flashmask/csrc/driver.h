@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the paddle-on-torch authors
+//
+// From a whole problem to tasks: packs, order, hand-out, scratch memory. Knows nothing of torch or of instructions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "levels.h"
+
+namespace flashmask {
+
+// Runs `worker(i)` for i in [0, count) at the same time, or as many at a time as there are threads.
+struct Workers {
+  int count;
+  std::function<void(const std::function<void(int)>&)> run;
+};
+
+void forward(const ForwardProblem& p, const Kernels& kernels, const Workers& workers);
+void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& workers);
+
+// Column tiles per run of the backward pass: a function of shapes only, because it decides the order of sums.
+int64_t backward_run_length(const Problem& p, int64_t query_columns);
+
+}  // namespace flashmask

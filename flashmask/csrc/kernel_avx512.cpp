@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the paddle-on-torch authors
+#define FLASHMASK_ISA avx512
+#include "simd_avx512.h"
+// The kernels below are written in terms of the Simd above.
+#include "kernels_for.h"
+#include "levels.h"
+
+namespace flashmask {
+
+// Every dtype is widened to float when it is packed.
+const Kernels* kernels_avx512(DType) { return avx512::kernels_for<avx512::DotF32>(); }
+
+}  // namespace flashmask
