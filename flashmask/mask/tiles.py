@@ -46,9 +46,10 @@ def column_blocks(lowered: Tensor, tile_columns: int = BLOCK) -> ColumnBlocks:
     seqlen_k = lowered.shape[-1]
     if seqlen_k == 0:
         return ColumnBlocks(lowered, lowered)
-    padded = torch.arange(-(-seqlen_k // tile_columns) * tile_columns, device=lowered.device)
+    count = -(-seqlen_k // tile_columns)
+    padded = torch.arange(count * tile_columns, device=lowered.device)
     filled = lowered[..., padded.clamp(max=seqlen_k - 1)]
-    blocks = filled.reshape(*lowered.shape[:3], -1, tile_columns)
+    blocks = filled.reshape(*lowered.shape[:3], count, tile_columns)
     return ColumnBlocks(*torch.aminmax(blocks, dim=-1))
 
 
