@@ -23,13 +23,17 @@ def build_plan(
     return plan
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _can_plan(device_type: str) -> bool:
     """Whether the op `flashmask::plan` exists and has a kernel for this type of device."""
     if not hasattr(torch.ops.flashmask, "plan"):
         return False
     key = torch._C._dispatch_key_for_device(device_type)
     return torch._C._dispatch_has_kernel_for_dispatch_key("flashmask::plan", key)
+
+
+# The tracer asks once and keeps the answer. torch.compiler.assume_constant_result sets the same
+# mark, but imports the whole compiler to do so, which takes a second.
+_can_plan._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def versions(*tensors: Tensor | None) -> tuple[int, ...] | None:
