@@ -87,10 +87,12 @@ class BuildExt(build_ext):
             words = [word for word in words if not word.startswith(("-L", "-Wl,-rpath"))]
             setattr(self.compiler, linker, words)
 
-        # A file that holds the flags gives them an age: a change of flags rebuilds everything.
+        # A file that holds the flags gives them an age: a change of flags rebuilds everything. The
+        # folders in them are left out, so that a copy of the tree keeps its objects.
         recipe = Path(OBJECTS, ext.name)
-        words = [*self.compiler.compiler_so, ext.define_macros, ext.extra_compile_args]
-        text = f"{words} {ext.source_flags} {ext.torch_version}".replace(str(ROOT), ".")
+        flags = [word for word in ext.extra_compile_args if "prefix-map" not in word]
+        text = f"{self.compiler.compiler_so} {ext.define_macros} {flags} {ext.source_flags}"
+        text += f" {ext.torch_version}"
         if not recipe.exists() or recipe.read_text() != text:
             recipe.parent.mkdir(parents=True, exist_ok=True)
             recipe.write_text(text)

@@ -3,6 +3,7 @@
 """Modules import only what DESIGN.md allows them to."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -103,17 +104,28 @@ def test_packages_know_torch_and_not_one_another():
         assert others <= BETWEEN_PACKAGES[own], f"{name} may not import {others}"
 
 
+CSRC = {path.name: path.read_text() for path in (ROOT / "flashmask" / "csrc").iterdir()}
+
+
+def included(name: str) -> set[str]:
+    """The files of csrc that `name` includes, directly or not."""
+    found: set[str] = set()
+    todo = [name]
+    while todo:
+        direct = set(re.findall(r'^#include "(.+)"', CSRC[todo.pop()], re.M))
+        todo += direct - found
+        found |= direct
+    return found
+
+
 def test_only_stable_abi_h_includes_torch():
-    folder = ROOT / "flashmask" / "csrc"
-    users = {
-        path.name
-        for path in folder.iterdir()
-        for line in path.read_text().splitlines()
-        if line.startswith("#include") and any(word in line for word in ("torch/", "ATen/", "c10/"))
-    }
-    assert users == {"stable_abi.h"}
-    owners = {path.name for path in folder.iterdir() if '"stable_abi.h"' in path.read_text()}
-    assert owners == {"ops.cpp"}
+    torch_include = re.compile(r"^#include <(torch|ATen|c10)/", re.M)
+    assert {name for name, text in CSRC.items() if torch_include.search(text)} == {"stable_abi.h"}
+
+
+def test_only_ops_cpp_sees_torch():
+    units = {name for name in CSRC if name.endswith(".cpp")}
+    assert {name for name in units if "stable_abi.h" in included(name)} == {"ops.cpp"}
 
 
 def test_design_names_every_row():
