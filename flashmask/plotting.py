@@ -11,16 +11,10 @@ import torch
 from torch import Tensor
 
 from flashmask.mask.checks import check_count
+from flashmask.mask.counts import exact_visible_pairs
 from flashmask.mask.dense import share_heads
 from flashmask.mask.flash_mask import FlashMask
-from flashmask.mask.tiles import (
-    FULL,
-    SKIP,
-    TileCounts,
-    exact_visible_pairs,
-    tile_classes,
-    tile_counts,
-)
+from flashmask.mask.tiles import FULL, SKIP, TileCounts, tile_classes, tile_counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from flashmask.mask.counts import exact_visible_pairs, visible_keys_per_row
 from flashmask.mask.dense import BLOCK
 from flashmask.mask.flash_mask import FlashMask
-from flashmask.mask.tiles import TileCounts, exact_visible_pairs, tile_counts, visible_keys_per_row
+from flashmask.mask.tiles import TileCounts, tile_counts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,19 +130,13 @@ class FlashMask:
     def to_mask_mod(
         self, *, num_heads: int | None = None
     ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """Return the mask as a FlexAttention `mask_mod(b, h, q_idx, kv_idx)`.
-
-        See `masks.to_mask_mod`.
-        """
+        """Return the mask as a FlexAttention `mask_mod`; see `masks.to_mask_mod`."""
         from flashmask.mask.convert import to_mask_mod
 
         return to_mask_mod(self, num_heads=num_heads)
 
     def describe(self, *, head_dim: int = 128, num_heads: int | None = None) -> Description:
-        """Return density, tile counts, expected work and memory.
-
-        Print it. See `mask.describe`.
-        """
+        """Return density, tile counts, expected work and memory to print; see `masks.describe`."""
         from flashmask.mask.describe import describe
 
         return describe(self, head_dim=head_dim, num_heads=num_heads)

@@ -102,20 +102,28 @@ def split_rows(
 def _longest_segments(hidden: HiddenRows) -> list[RowSegment]:
     """Cut greedily: a segment ends where some column would start its third interval.
 
-    Per segment a binary search in every column, so the work is about that of writing the masks.
+    A segment costs one binary search per column, about as much as writing its bounds.
     """
-    stops = hidden.stops.transpose(2, 3).contiguous()
-    starts = hidden.starts.transpose(2, 3)
-    # Two sentinels, so that a third interval can be looked up wherever the first one is.
-    starts = torch.nn.functional.pad(starts, (0, 3), value=hidden.seqlen_q)
+    # Three sentinels, so that there is a third interval to look up wherever the first one is.
+    sorted_stops = hidden.stops.transpose(2, 3).contiguous()
+    starts, stops = (
+        torch.nn.functional.pad(tensor.transpose(2, 3), (0, 3), value=hidden.seqlen_q)
+        for tensor in (hidden.starts, hidden.stops)
+    )
     segments = []
     row = 0
     while row < hidden.seqlen_q:
-        here = torch.full_like(stops[..., :1], row)
-        current = torch.searchsorted(stops, here, right=True)
-        third = starts.gather(-1, current + 2)
-        stop = int(third.min()) if third.numel() else hidden.seqlen_q
-        segments.append(RowSegment(row, stop, mask_of_hidden(clip(hidden, row, stop))))
+        here = torch.full_like(sorted_stops[..., :1], row)
+        first = torch.searchsorted(sorted_stops, here, right=True)
+        third_start = starts.gather(-1, first + 2)
+        stop = int(third_start.min()) if third_start.numel() else hidden.seqlen_q
+        two = torch.cat((first, first + 1), dim=-1)
+        pair = HiddenRows(
+            starts.gather(-1, two).transpose(2, 3),
+            stops.gather(-1, two).transpose(2, 3),
+            hidden.seqlen_q,
+        )
+        segments.append(RowSegment(row, stop, mask_of_hidden(clip(pair, row, stop))))
         row = stop
     return segments
 

@@ -2,13 +2,11 @@
 # Copyright the paddle-on-torch authors
 """Which tiles of the attention matrix need no work, plain work, or work with masking.
 
-Integer tensors only; the specification of what the compiled planner does. Everything here is O(S)
-in memory except `tile_classes`, which returns one byte per tile.
+Integer tensors only; the specification of what the compiled planner does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -147,79 +145,3 @@ def tile_counts(
         )
         totals += torch.bincount(classes.flatten(), minlength=3).cpu()
     return TileCounts(*totals.tolist())
-
-
-def exact_visible_pairs(lowered: Tensor, seqlen_q: int, block_mask: Tensor | None = None) -> Tensor:
-    """Return the number of visible (row, column) pairs of every mask head, int64 `[B, Hm]`.
-
-    O(S); with a block mask O(S) per block of rows.
-    """
-    pairs = lowered.new_zeros(_leading(lowered, block_mask), dtype=torch.int64)
-    for start, stop, clipped in _row_segments(lowered, seqlen_q, block_mask):
-        lower, upper, both = _interval_lengths(clipped)
-        pairs = pairs + ((stop - start) - (lower + upper - both)).sum(dim=-1, dtype=torch.int64)
-    return pairs
-
-
-def visible_keys_per_row(
-    lowered: Tensor, seqlen_q: int, block_mask: Tensor | None = None
-) -> Tensor:
-    """Return how many keys every row sees, int64 `[B, Hm, Sq]`. Cost as `exact_visible_pairs`."""
-    seqlen_k = lowered.shape[-1]
-    parts = []
-    for start, stop, clipped in _row_segments(lowered, seqlen_q, block_mask):
-        hidden = clipped.new_zeros((*clipped.shape[:2], stop - start + 1), dtype=torch.int64)
-        lts, lte, uts, ute = (clipped.long() - start).unbind(2)
-        one = torch.ones_like(lts)
-        # A row hidden by both intervals is counted by each, so their intersection is taken off.
-        both_start, both_end = torch.maximum(lts, uts), torch.minimum(lte, ute)
-        both = one.masked_fill(both_start >= both_end, 0)
-        for first, past, weight in (
-            (lts, lte, one),
-            (uts, ute, one),
-            (both_start, both_end, -both),
-        ):
-            hidden.scatter_add_(2, first, weight).scatter_add_(2, past, -weight)
-        parts.append(seqlen_k - hidden.cumsum(dim=-1)[..., :-1])
-    if not parts:
-        return lowered.new_zeros((*_leading(lowered, block_mask), 0), dtype=torch.int64)
-    return torch.cat(parts, dim=-1)
-
-
-def _leading(lowered: Tensor, block_mask: Tensor | None) -> tuple[int, int]:
-    """Return batch and number of mask heads of bounds and block mask together."""
-    batch, heads = lowered.shape[:2]
-    if block_mask is None:
-        return batch, heads
-    return max({batch, block_mask.shape[0]} - {1}, default=1), max(heads, block_mask.shape[1])
-
-
-def _interval_lengths(lowered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the lengths of the lower interval, the upper one, and what they have in common."""
-    lts, lte, uts, ute = lowered.unbind(2)
-    both = torch.minimum(lte, ute) - torch.maximum(lts, uts)
-    return lte - lts, ute - uts, both.clamp_min(0)
-
-
-def _row_segments(
-    lowered: Tensor, seqlen_q: int, block_mask: Tensor | None
-) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield (start, stop, bounds clipped to these rows) for rows that share one block mask row.
-
-    A column that the block mask drops comes with an interval over all rows of the segment, so the
-    bounds alone say what is hidden.
-    """
-    if seqlen_q == 0:
-        return
-    if block_mask is None:
-        yield 0, seqlen_q, lowered
-        return
-    batch, heads = _leading(lowered, block_mask)
-    lowered = share_heads(lowered, heads).expand(batch, -1, -1, -1)
-    column_block = torch.arange(lowered.shape[-1], device=lowered.device) // BLOCK
-    for index in range(block_mask.shape[2]):
-        start, stop = index * BLOCK, min((index + 1) * BLOCK, seqlen_q)
-        dropped = share_heads(block_mask[:, :, index, :] == 0, heads)[..., column_block]
-        lts, lte, uts, ute = lowered.clamp(start, stop).unbind(2)
-        lts, lte = lts.masked_fill(dropped, start), lte.masked_fill(dropped, stop)
-        yield start, stop, torch.stack((lts, lte, uts, ute), dim=2)

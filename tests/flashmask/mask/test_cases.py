@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from flashmask import masks
+from flashmask.mask.counts import exact_visible_pairs, visible_keys_per_row
 from flashmask.mask.flash_mask import FlashMask
 from flashmask.mask.lowering import lower
-from flashmask.mask.tiles import exact_visible_pairs, tile_counts, visible_keys_per_row
+from flashmask.mask.tiles import tile_counts
 from tests.flashmask.mask.oracle import CASES, dense_from_bounds, dense_with_block_mask
 
 

@@ -8,17 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashmask import masks
+from flashmask.mask.counts import exact_visible_pairs, visible_keys_per_row
 from flashmask.mask.lowering import lower
-from flashmask.mask.tiles import (
-    FULL,
-    PARTIAL,
-    SKIP,
-    column_blocks,
-    exact_visible_pairs,
-    tile_classes,
-    tile_counts,
-    visible_keys_per_row,
-)
+from flashmask.mask.tiles import FULL, PARTIAL, SKIP, column_blocks, tile_classes, tile_counts
 from tests.flashmask.mask.oracle import dense_from_bounds, dense_with_block_mask, random_bounds
 
 tile_sizes = st.sampled_from([(4, 4), (8, 3), (1, 1), (5, 16), (128, 128)])
