@@ -176,7 +176,7 @@ class FlashMask:
         """
         edited = versions(self.startend_row_indices, self.block_mask)
         if self.plan is not None:
-            if None not in (edited, self._planned_versions) and edited != self._planned_versions:
+            if edited is not None and self._planned_versions not in (None, edited):
                 raise RuntimeError(
                     "the bounds or the block mask of this FlashMask were changed in place after "
                     "its plan was built; make a new FlashMask from the changed tensor"

@@ -269,6 +269,23 @@ def test_new_values_do_not_recompile(backend):
     assert not counters["recompiles"]
 
 
+def test_prepared_masks_do_not_recompile(planner):
+    def function(x, mask):
+        return x * mask.prepared().plan.sum() + mask.startend_row_indices.sum()
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    x = torch.randn(3)
+    for edits in range(4):
+        mask = random_mask(edits)
+        for _ in range(edits):
+            mask.startend_row_indices.add_(0)
+        mask = mask.prepared()
+        torch.testing.assert_close(compiled(x, mask), function(x, mask))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
 def test_new_sizes_become_dynamic():
     def function(x, mask):
         return x + mask.lowered().sum()
