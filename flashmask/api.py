@@ -94,65 +94,77 @@ def flashmask_attention(
     Source: arXiv 2410.01359; argument names and layout follow PaddlePaddle's function of the same
     name.
     """
+    call = (
+        query,
+        key,
+        value,
+        startend_row_indices,
+        causal,
+        window_size,
+        block_mask,
+        softmax_scale,
+        dropout,
+    )
     if torch.compiler.is_compiling():
-        output = _traced(
-            query,
-            key,
-            value,
-            startend_row_indices,
-            causal,
-            window_size,
-            block_mask,
-            softmax_scale,
-            dropout,
-            backend,
-        )
-        return output if return_softmax_lse else output[0]
-    try:
-        mask = startend_row_indices
-        if mask is not None and not isinstance(mask, Tensor):
-            plan, is_causal = _check_fresh(mask), mask.causal
-            if (
-                block_mask is not None
-                or (causal and not is_causal)
-                or mask.seqlen_q != query.shape[1]
-                or mask.seqlen_k != key.shape[1]
-            ):
-                raise ValueError  # replaced by the sentence of the broken rule below
-            bounds, blocks = mask.startend_row_indices, mask.block_mask
-        else:
-            bounds, blocks, plan, is_causal = mask, block_mask, None, causal
-        if window_size is not None or dropout != 0:
-            _check(query, key, value, mask, causal, window_size, block_mask, softmax_scale, dropout)
-            if window_size is not None:
-                bounds = _window_bounds(query, key, causal, window_size)
-        if bounds is not None and bounds.shape[0] == 1 and query.shape[0] != 1:
-            bounds = bounds.expand(query.shape[0], -1, -1, -1)
-        if blocks is not None and blocks.shape[0] == 1 and query.shape[0] != 1:
-            blocks = blocks.expand(query.shape[0], -1, -1, -1)
-        if softmax_scale is None:
-            softmax_scale = query.shape[3] ** -0.5
-        elif not isinstance(softmax_scale, (float, int)):
-            raise TypeError  # as above
-        device_type = query.device.type
-        chosen = _chosen.get((backend, device_type)) or _choose(backend, device_type)
-        output = _call(
-            chosen, device_type, query, key, value, bounds, blocks, plan, is_causal, softmax_scale
-        )
-    except Exception:
-        _check(
-            query,
-            key,
-            value,
-            startend_row_indices,
-            causal,
-            window_size,
-            block_mask,
-            softmax_scale,
-            dropout,
-        )
-        raise
+        output = _traced(backend, *call)
+    else:
+        try:
+            output = _eager(backend, *call)
+        except Exception:
+            _explain(backend, *call)
+            raise
     return output if return_softmax_lse else output[0]
+
+
+def _eager(
+    backend: str | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | FlashMask | None,
+    causal: bool,
+    window_size: int | Sequence[int] | None,
+    block_mask: Tensor | None,
+    softmax_scale: float | None,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """The call in a hurry: rules which the op does not check itself, but no sentences."""
+    plan = None
+    if mask is None or isinstance(mask, Tensor):
+        bounds = mask
+    else:
+        plan = _fresh_plan(mask)
+        if (
+            block_mask is not None
+            or (causal and not mask.causal)
+            or mask.seqlen_q != query.shape[1]
+            or mask.seqlen_k != key.shape[1]
+        ):
+            raise _Refused
+        bounds, block_mask, causal = mask.startend_row_indices, mask.block_mask, mask.causal
+    if window_size is not None:
+        if mask is not None:
+            raise _Refused
+        bounds = _window_bounds(query, key, causal, window_size)
+    if dropout != 0 or (causal is not True and causal is not False):
+        raise _Refused
+    batch = query.shape[0]
+    if bounds is not None and bounds.shape[0] == 1 and batch != 1:
+        bounds = bounds.expand(batch, -1, -1, -1)
+    if block_mask is not None and block_mask.shape[0] == 1 and batch != 1:
+        block_mask = block_mask.expand(batch, -1, -1, -1)
+    if softmax_scale is None:
+        softmax_scale = query.shape[3] ** -0.5
+    elif not isinstance(softmax_scale, (float, int)):
+        raise _Refused
+    device_type = query.device.type
+    chosen = _chosen.get((backend, device_type)) or _choose(backend, device_type)
+    args = (bounds, block_mask, plan, causal, softmax_scale)
+    return _call(chosen, device_type, query, key, value, *args)
+
+
+class _Refused(Exception):  # noqa: N818  # never leaves this file: _explain raises the real one
+    pass
 
 
 def _choose(backend: str | None, device_type: str) -> _Implementation:
@@ -199,24 +211,22 @@ def _call(
 
 
 def _traced(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | FlashMask | None,
-    causal: bool,
-    window_size: int | Sequence[int] | None,
-    block_mask: Tensor | None,
-    softmax_scale: float | None,
-    dropout: float,
-    backend: str | None,
+    backend: str | None, query: Tensor, key: Tensor, value: Tensor, *call: Any
 ) -> tuple[Tensor, Tensor]:
     """The same call for a tracer: the rules of the call here, those of the op in its fake."""
-    args = _normalize(
-        query, key, value, mask, causal, window_size, block_mask, softmax_scale, dropout
-    )
+    args = _normalize(query, key, value, *call)
     row = backends.select(backend, query.device.type)
     op = getattr(torch.ops.flashmask, row.forward).default
     return op(query, key, value, *args)  # type: ignore[no-any-return]
+
+
+def _explain(backend: str | None, query: Tensor, key: Tensor, value: Tensor, *call: Any) -> None:
+    """Raises the sentence of the first rule which a refused call breaks, if it breaks any."""
+    args = _normalize(query, key, value, *call)
+    device_type = query.device.type
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+        query, key, value = ops.autocast_inputs(device_type, query, key, value)
+    validation.check_forward(query, key, value, *args, allow_float64=backend == "reference")
 
 
 def _normalize(
@@ -265,27 +275,6 @@ def _expand_batch(tensor: Tensor | None, batch: int) -> Tensor | None:
     return tensor.expand(batch, -1, -1, -1)
 
 
-def _check(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | FlashMask | None,
-    causal: bool,
-    window_size: int | Sequence[int] | None,
-    block_mask: Tensor | None,
-    softmax_scale: float | None,
-    dropout: float,
-) -> None:
-    """Raises the sentence of the first rule which the arguments break, if any."""
-    args = _normalize(
-        query, key, value, mask, causal, window_size, block_mask, softmax_scale, dropout
-    )
-    device_type = query.device.type
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
-        query, key, value = ops.autocast_inputs(device_type, query, key, value)
-    validation.check_forward(query, key, value, *args, allow_float64=True)
-
-
 def _window_bounds(
     query: Tensor, key: Tensor, causal: bool, window_size: int | Sequence[int]
 ) -> Tensor:
@@ -300,7 +289,7 @@ def _window_bounds(
     return torch.stack([b.clamp(0, seqlen_q) for b in bounds], -1).expand(query.shape[0], 1, -1, -1)
 
 
-def _check_fresh(mask: FlashMask) -> Tensor | None:
+def _fresh_plan(mask: FlashMask) -> Tensor | None:
     """The plan of a mask, which must not be older than the last edit of its tensors."""
     plan = mask.plan
     if plan is not None:

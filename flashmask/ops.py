@@ -104,8 +104,12 @@ def _reference_backward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _no_kernel(name: str, device: torch.device) -> NotImplementedError:
-    reason = native.why_unavailable() if device.type == "cpu" else None
-    reason = reason or 'use the reference implementation (backend="reference")'
+    if device.type != "cpu":
+        reason = 'use the reference implementation (backend="reference")'
+    else:
+        reason = native.why_unavailable() or (
+            f"the compiled module is of another version; build it with `{native.BUILD_COMMAND}`"
+        )
     return NotImplementedError(f"flashmask::{name} has no kernel for device {device}: {reason}.")
 
 

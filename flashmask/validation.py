@@ -582,9 +582,7 @@ def check_call(
         fail("causal_type", value=type(causal).__name__)
     if dropout != 0:
         fail("dropout", value=dropout)
-    if softmax_scale is not None and (
-        not isinstance(softmax_scale, (float, int)) or isinstance(softmax_scale, bool)
-    ):
+    if softmax_scale is not None and not isinstance(softmax_scale, (float, int)):
         fail("scale_type", value=type(softmax_scale).__name__)
     if window_size is not None:
         if startend_row_indices is not None or mask is not None:
