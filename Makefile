@@ -70,7 +70,7 @@ $(DEPENDENCIES): constraints.txt pyproject.toml
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the pinned dependencies into $(VENV)"
 	@$(PIP) torch setuptools
-	@BUILD_NATIVE=0 $(PIP) --no-build-isolation --editable '.[plot,transformers,dev]'
+	@BUILD_NATIVE=0 $(PIP) --no-build-isolation --editable '.[demo,transformers,dev]'
 	@touch $@
 
 $(NATIVE): $(DEPENDENCIES) setup.py $(CPP_SOURCES)

@@ -171,10 +171,10 @@ def about_training(history: History, seq_len: int, loss: float, unigram: float) 
 def about_comparison(example: Packed, rounds: int) -> tuple[str, ...]:
     return (
         f"Medians of {rounds} rounds in which all take turns, on one mask of "
-        f"{len(example.lengths)} documents. Training step: the",
-        "whole model, compiled, with AdamW. Attention: one layer, bfloat16. Neither includes making the",
-        "mask. FlexAttention is compiled; on CPU it has no backward. SDPA per document, one causal call",
-        "for each, is a new program for every packing, so it cannot be part of a model compiled once.",
+        f"{len(example.lengths)} documents, made beforehand.",
+        "Training step: the whole model, compiled, with AdamW. Attention: one layer, bfloat16.",
+        "FlexAttention is compiled; it has no backward on CPU. SDPA per document, one causal call",
+        "for each, is a new program for every packing, so a model with it cannot compile once.",
     )
 
 
