@@ -204,7 +204,7 @@ def _call(
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     ):
-        return ops.Attention.apply(  # type: ignore[no-any-return]
+        return ops.Attention.record(  # type: ignore[no-any-return]
             chosen.straight, chosen.backward, query, key, value, *rest
         )
     return chosen.straight(query, key, value, *rest)  # type: ignore[no-any-return]

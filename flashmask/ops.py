@@ -143,14 +143,18 @@ def _plan_without_kernel(
 
 # --- gradients ---
 #
-# The layer below is what torch.library.register_autograd would make, on the class which it makes
-# it from. That one refuses to run under torch.func.grad, takes twice as long per call and is the
-# same otherwise.
-
-_Function: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
+# The layer below is what torch.library.register_autograd would make. That one refuses to run under
+# torch.func.grad, takes twice as long per call and is the same otherwise.
 
 
-class Attention(_Function):  # type: ignore[misc]
+class _Node(torch.autograd.Function):
+    @classmethod
+    def record(cls, *args: Any) -> Any:
+        """``apply`` without its detour for transforms, which have their own way of calling ops."""
+        return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
+
+
+class Attention(_Node):
     """A pair of ops as one node of the graph; also what eager calls use without the dispatcher.
 
     ``run`` calls the kernel of forward below autograd.
@@ -177,7 +181,7 @@ class Attention(_Function):  # type: ignore[misc]
         return (None, None, *grads, None, None, None, None, None)
 
 
-class _Gradients(_Function):  # type: ignore[misc]
+class _Gradients(_Node):
     """A backward op as a node of the graph, in place of second derivatives, which do not exist."""
 
     @staticmethod
@@ -215,10 +219,10 @@ def _autograd_kernel(op: Any, function: Any, *extra: Any) -> Any:
         if not needs_gradient:
             return run(*args)
         if not torch._C._are_functorch_transforms_active():
-            return function.apply(run, *extra, *args)
+            return function.record(run, *extra, *args)
         # A transform calls this once for each of its levels, which is what the class is for.
         with enable_single_level_autograd_function():
-            return function.apply(run_next_level, *extra, *args)
+            return function.record(run_next_level, *extra, *args)
 
     return kernel
 

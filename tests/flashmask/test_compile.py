@@ -2,6 +2,8 @@
 # Copyright the paddle-on-torch authors
 """torch.compile: one graph, the same results, and nothing compiled again without need."""
 
+import contextlib
+
 import pytest
 import torch
 import torch._dynamo as dynamo
@@ -155,3 +157,22 @@ def test_first_use_of_the_public_name_may_be_inside(backend):
     vars(flashmask).pop("flashmask_attention", None)
     compiled = torch.compile(attend, fullgraph=True, backend="eager")
     assert torch.equal(compiled(*inputs), attend(*inputs))
+
+
+def test_compiled_autograd(backend):
+    from torch._dynamo import compiled_autograd
+
+    inputs, bounds = tensors(40), bounds_for(40)
+
+    def gradients(context):
+        out = flashmask_attention(*inputs, bounds, causal=True, backend=backend)
+        loss = out.pow(2).sum()
+        with context:
+            loss.backward()
+        grads = [t.grad for t in inputs]
+        for tensor in inputs:
+            tensor.grad = None
+        return grads
+
+    compiler = torch.compile(backend="aot_eager", fullgraph=True)
+    assert_same(gradients(compiled_autograd._enable(compiler)), gradients(contextlib.nullcontext()))

@@ -304,3 +304,21 @@ def test_ddp_averages_the_gradients():
     alone(_data()).pow(2).mean().backward()
     for rank in range(2):
         torch.testing.assert_close(torch.tensor(got[rank]), alone.qkv.weight.grad)
+
+
+def test_fake_tensors_outside_of_a_compiler(backend):
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    with FakeTensorMode():
+        out = flashmask_attention(*qkv(), causal=True, backend=backend)
+    assert isinstance(out, FakeTensor)
+    assert out.shape == (2, 40, 4, 8)
+
+
+def test_the_profiler_names_the_op(backend):
+    inputs = [t.requires_grad_() for t in qkv()]
+    with torch.profiler.profile() as profile:
+        flashmask_attention(*inputs, causal=True, backend=backend).sum().backward()
+    names = {event.key for event in profile.key_averages()}
+    prefix = "flashmask::" if backend == "cpu" else "flashmask::reference_"
+    assert {f"{prefix}forward", f"{prefix}backward"} <= names
