@@ -65,7 +65,6 @@ def int32(*shape):
 
 
 QUERY = "[batch, seqlen_q, heads_q, head_dim]"
-HALF_Q = {"query": torch.randn(2, 140, 4, 16).half()}
 
 BAD = {
     "query_rank": Bad(
@@ -150,6 +149,12 @@ BAD = {
         "value must be on the device of query, cpu, but is on meta; move it with "
         ".to(query.device).",
         edit(value=lambda t: t.to("meta")),
+    ),
+    "seqlen": Bad(
+        ValueError,
+        "query must have a sequence length of at most 2147483519, but has shape "
+        "[2, 2147483648, 4, 16]; split it into several calls.",
+        put(query=torch.zeros(()).expand(2, 2**31, 4, 16)),
     ),
     "bounds_device": Bad(
         ValueError,
@@ -322,12 +327,9 @@ def bad_arguments(bad, backend):
 def test_eager(backend, name, requires_grad):
     bad = BAD[name]
     args = bad_arguments(bad, backend)
-    if (
-        requires_grad
-        and isinstance(args["query"], torch.Tensor)
-        and args["query"].is_floating_point()
-    ):
-        args["query"].requires_grad_()
+    query = args["query"]
+    if requires_grad and isinstance(query, torch.Tensor) and query.is_floating_point():
+        args["query"] = query.detach().requires_grad_()
     with pytest.raises(bad.error) as caught:
         flashmask_attention(**args)
     assert str(caught.value) == bad.sentence
