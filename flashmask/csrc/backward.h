@@ -61,13 +61,12 @@ struct Backward {
     const float* grad_lse = p.grad_lse ? p.grad_lse + (b * p.heads_q + h) * p.seqlen_q + row0 : nullptr;
     // A row that saw nothing adds nothing, whatever its query and gradient hold.
     const auto blind = [&](int i) { return i >= count || lse[i] == -kInf; };
-    const ScaledQuery scaled(p.scale, kPair);
+    const ScaledQuery scaled(p.scale);
 
     const Rows q = rows_of(p.q, p.dtype, p.dim, b, h, row0);
     const Rows out = rows_of(p.out, p.dtype, p.dim_v, b, h, row0);
     const Rows grad_out = rows_of(p.grad_out, p.dtype, p.dim_v, b, h, row0);
-    Pack<Dot>::rows(q, kTile, to.q, key_words(p), [&](int i) { return scaled.erase || blind(i); });
-    scaled.apply(to.q, static_cast<int64_t>(kTile) * key_words(p));
+    PlainScores<Dot>::pack_query(q, kTile, to.q, scaled, blind);
     Pack<Dot>::rows(grad_out, kTile, to.grad_out, value_words(p), blind);
     Pack<Dot>::paired(q, kTile, to.q_pairs, key_columns(p), blind);
     Pack<Dot>::paired(grad_out, kTile, to.grad_out_pairs, value_columns(p), blind);
@@ -194,7 +193,7 @@ struct Backward {
     using V = Simd::V;
     constexpr float kInf = std::numeric_limits<float>::infinity();
     const int kw = key_words(p), vw = value_words(p), kc = key_columns(p), vc = value_columns(p);
-    const V factor = Simd::set1(ScaledQuery(p.scale, kPair).factor);
+    const V factor = Simd::set1(ScaledQuery(p.scale).factor);
     const Stats unit_stats = plan.units();
     const int padded = static_cast<int>(round_up(rows, kPair));  // the row after the last is packed as blind
 

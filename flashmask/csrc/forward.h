@@ -17,25 +17,9 @@
 #include "microkernel.h"
 #include "pack.h"
 #include "row_groups.h"
+#include "scores.h"
 
 namespace flashmask::FLASHMASK_ISA {
-
-// How the softmax scale enters the exponent. The kernels want a positive factor (so that -inf stays -inf and the
-// maximum stays the maximum), therefore a negative scale flips the sign of the query and a zero scale erases it.
-struct ScaledQuery {
-  float factor;  // scale * log2(e), positive
-  uint32_t flip = 0;
-  bool erase = false;
-  ScaledQuery(float scale, int pair) {
-    erase = scale == 0.0f;
-    factor = erase ? 1.0f : std::fabs(scale) * 1.44269504088896340736f;
-    if (scale < 0.0f) flip = pair == 2 ? 0x80008000u : 0x80000000u;
-  }
-  void apply(uint32_t* words, int64_t n) const {
-    if (flip)
-      for (int64_t i = 0; i < n; ++i) words[i] ^= flip;
-  }
-};
 
 // Columns that no row of any mask head of a kv head can see: their keys and values may hold anything, even NaN.
 struct DeadColumns {
@@ -56,13 +40,13 @@ struct DeadColumns {
   }
 };
 
-template <class Dot>
+// `Scores` makes the scores (scores.h), `Dot` multiplies the weights with the values.
+template <class Scores, class Dot>
 struct Forward {
   static constexpr int kVectorsPerUnit = kUnit / Simd::W;
 
-  static int dim_words(const Problem& p) { return Pack<Dot>::row_words(p.dim); }
   static int value_columns(const Problem& p) { return static_cast<int>(round_up(p.dim_v, kUnit)); }
-  static int64_t key_words(const Problem& p) { return static_cast<int64_t>(dim_words(p)) * kTile; }
+  static int64_t key_words(const Problem& p) { return Scores::key_words(p.dim); }
   static int64_t packed_words(const Problem& p) {
     return key_words(p) + static_cast<int64_t>(kTile / Dot::kPair) * value_columns(p);
   }
@@ -72,35 +56,34 @@ struct Forward {
     const int64_t first = c * kTile;
     const int count = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_k - first));
     const DeadColumns dead{p, b, hk, first};
-    Pack<Dot>::transposed(rows_of(p.k, p.dtype, p.dim, b, hk, first), count, dst, dead);
+    Scores::pack_keys(rows_of(p.k, p.dtype, p.dim, b, hk, first), count, dst, dead);
     Pack<Dot>::paired(rows_of(p.v, p.dtype, p.dim_v, b, hk, first), count, dst + key_words(p), value_columns(p), dead);
   }
 
   static int64_t scratch_words(const Problem& p) {
-    return static_cast<int64_t>(kTile) * (dim_words(p) + value_columns(p) + Simd::W + 3) +
+    return Scores::query_words(p.dim) + static_cast<int64_t>(kTile) * (value_columns(p) + Simd::W + 2) +
            2 * static_cast<int64_t>(Simd::kRows) * kTile;
   }
 
   // Rows of tile r of query head h. `packed` holds the column tiles of its kv head.
   static void run(const ForwardProblem& p, int64_t b, int64_t h, int64_t r, const uint32_t* packed, uint32_t* scratch) {
     using V = Simd::V;
-    const int dw = dim_words(p), dv = value_columns(p);
+    const int dv = value_columns(p);
     const int64_t row0 = r * kTile;
     const int rows = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_q - row0));
     const PlanView plan = plan_of(p, b, h);
     const Stats tile_stats = plan.tiles(), unit_stats = plan.units();
-    const ScaledQuery scaled(p.scale, Dot::kPair);
+    const ScaledQuery scaled(p.scale);
 
     uint32_t* q = scratch;
-    float* acc = reinterpret_cast<float*>(q + static_cast<int64_t>(kTile) * dw);
+    float* acc = reinterpret_cast<float*>(q + Scores::query_words(p.dim));
     float* sum = acc + static_cast<int64_t>(kTile) * dv;  // [kTile][W] partial sums
     float* top = sum + kTile * Simd::W;                   // maximum that the exponents are taken from
     float* limit = top + kTile;                           // raw score that moves it
-    float* scores = limit + 2 * kTile;                    // [kRows][kTile]
+    float* scores = limit + kTile;                        // [kRows][kTile]
     uint32_t* weights = reinterpret_cast<uint32_t*>(scores + Simd::kRows * kTile);
 
-    Pack<Dot>::rows(rows_of(p.q, p.dtype, p.dim, b, h, row0), rows, q, dw, [&](int) { return scaled.erase; });
-    scaled.apply(q, static_cast<int64_t>(rows) * dw);
+    Scores::pack_query(rows_of(p.q, p.dtype, p.dim, b, h, row0), rows, q, scaled, [](int) { return false; });
     constexpr float kInf = std::numeric_limits<float>::infinity();
     std::fill(acc, sum + kTile * Simd::W, 0.0f);
     std::fill(top, top + 2 * kTile, -kInf);
@@ -127,8 +110,7 @@ struct Forward {
         const int first = seen.lo * kUnit, units = seen.hi - seen.lo;
 
         with_rows(size, [&]<int MR>() {
-          product_rows<Dot, MR, Simd::kVecs, false>(q + static_cast<int64_t>(g) * dw, dw, 1, keys + first, kTile,
-                                                    scores + first, kTile, dw, units * kVectorsPerUnit);
+          Scores::template product<MR>(p.dim, q, g, keys, first, units * kVectorsPerUnit, scores);
           if (seen.masked) mask_scores<MR>(scores, seen, plan, c * kTile, row, -kInf);
 
           for (int i = 0; i < MR; ++i) {
@@ -143,7 +125,7 @@ struct Forward {
             const V shift = Simd::set1(top[g + i] == -kInf ? 0.0f : -top[g + i]);
             V total = Simd::load(sum + (g + i) * Simd::W);
             for (int n = first; n < seen.hi * kUnit; n += Simd::W) {
-              const V weight = exp2<Dot::kExpDegree>(Simd::fma(Simd::load(s + n), factor, shift));
+              const V weight = exp2<Scores::kExpDegree>(Simd::fma(Simd::load(s + n), factor, shift));
               total = Simd::add(total, weight);
               if constexpr (Dot::kPair == 2) {
                 Dot::store_row(weights + (i * kTile + n) / 2, weight);

@@ -7,9 +7,9 @@
 
 namespace flashmask::FLASHMASK_ISA {
 
-template <class Dot>
+template <class Dot, class Scores = PlainScores<Dot>>
 inline const Kernels* kernels_for() {
-  using F = Forward<Dot>;
+  using F = Forward<Scores, Dot>;
   using B = Backward<Dot>;
   static constexpr Kernels kernels = {&F::packed_words,  &F::scratch_words, &F::pack, &F::run, &B::row_words,
                                       &B::query_columns, &B::scratch_words, &B::pack, &B::run, &B::finish_query};

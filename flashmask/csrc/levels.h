@@ -8,15 +8,15 @@
 
 namespace flashmask {
 
-const Kernels* kernels_portable(DType);
-const Kernels* kernels_avx2(DType);
-const Kernels* kernels_avx512(DType);
-const Kernels* kernels_avx512_bf16(DType);
+const Kernels* kernels_portable(DType, int dim);
+const Kernels* kernels_avx2(DType, int dim);
+const Kernels* kernels_avx512(DType, int dim);
+const Kernels* kernels_avx512_bf16(DType, int dim);
 
 struct Level {
   const char* name;
   bool (*supported)();
-  const Kernels* (*kernels)(DType);
+  const Kernels* (*kernels)(DType, int dim);
 };
 
 constexpr int kMaxLevels = 4;

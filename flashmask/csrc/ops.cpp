@@ -163,7 +163,7 @@ std::tuple<Tensor, Tensor> forward_op(const Tensor& query, const Tensor& key, co
   describe(p, q, k, v, plan, block_mask, scale);
   p.out = static_cast<char*>(out.mutable_data_ptr());
   p.lse = lse.mutable_data_ptr<float>();
-  forward(p, *current_level().kernels(p.dtype), torch_workers());
+  forward(p, *current_level().kernels(p.dtype, p.dim), torch_workers());
   return {out, lse};
 }
 
@@ -191,7 +191,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_op(const Tensor& grad_out, MaybeTens
   p.grad_q = static_cast<char*>(grad_q.mutable_data_ptr());
   p.grad_k = static_cast<char*>(grad_k.mutable_data_ptr());
   p.grad_v = static_cast<char*>(grad_v.mutable_data_ptr());
-  backward(p, *current_level().kernels(p.dtype), torch_workers());
+  backward(p, *current_level().kernels(p.dtype, p.dim), torch_workers());
   return {grad_q, grad_k, grad_v};
 }
 

@@ -67,7 +67,34 @@ inline Rows rows_of(const View& t, DType dtype, int dim, int64_t b, int64_t h, i
   return {t.data + (b * t.stride_b + h * t.stride_h + first * t.stride_s) * size, t.stride_s * size, dtype, dim};
 }
 
-// The four packings. `zero(i)` says which of the rows to replace by zeros: rows of the tensor that no kernel may see.
+// dst[w][kTile columns] = word w of row i in column i, for rows that `load(i, row, padded words)` provides.
+template <class Load>
+inline void transpose_rows(int words, int count, uint32_t* dst, Load load) {
+  const int padded = static_cast<int>(round_up(words, 16));
+  alignas(64) uint32_t block[16 * kMaxHeadDim];
+  alignas(64) uint32_t turned[16 * 16];
+  for (int i = 0; i < count; i += 16) {
+    for (int r = 0; r < 16; ++r) {
+      uint32_t* row = block + r * padded;
+      if (i + r < count) {
+        load(i + r, row, padded);
+      } else {
+        std::fill(row, row + padded, 0u);
+      }
+    }
+    for (int w = 0; w < words; w += 16) {
+      if (w + 16 <= words) {
+        Simd::transpose16(block + w, padded, dst + static_cast<int64_t>(w) * kTile + i, kTile);
+      } else {
+        Simd::transpose16(block + w, padded, turned, 16);
+        for (int k = 0; w + k < words; ++k)
+          std::memcpy(dst + static_cast<int64_t>(w + k) * kTile + i, turned + k * 16, 64);
+      }
+    }
+  }
+}
+
+// The packings. `zero(i)` says which of the rows to replace by zeros: rows of the tensor that no kernel may see.
 template <class Dot>
 struct Pack {
   static int row_words(int dim) { return static_cast<int>(ceil_div(dim, Dot::kPair)); }
@@ -88,28 +115,13 @@ struct Pack {
   // dst[w][kTile columns]: transposed, as the right operand of a product summed over dim. Whole units are written.
   template <class Zero>
   static void transposed(const Rows& src, int count, uint32_t* dst, Zero zero) {
-    const int words = row_words(src.dim), padded = static_cast<int>(round_up(words, 16));
-    alignas(64) uint32_t block[16 * kMaxHeadDim];
-    alignas(64) uint32_t turned[16 * 16];
-    for (int i = 0; i < count; i += 16) {
-      for (int r = 0; r < 16; ++r) {
-        uint32_t* row = block + r * padded;
-        if (i + r < count && !zero(i + r)) {
-          load_word_row<Dot>(src.at(i + r), src.dtype, src.dim, row, padded);
-        } else {
-          std::fill(row, row + padded, 0u);
-        }
+    transpose_rows(row_words(src.dim), count, dst, [&](int i, uint32_t* row, int padded) {
+      if (zero(i)) {
+        std::fill(row, row + padded, 0u);
+      } else {
+        load_word_row<Dot>(src.at(i), src.dtype, src.dim, row, padded);
       }
-      for (int w = 0; w < words; w += 16) {
-        if (w + 16 <= words) {
-          Simd::transpose16(block + w, padded, dst + static_cast<int64_t>(w) * kTile + i, kTile);
-        } else {
-          Simd::transpose16(block + w, padded, turned, 16);
-          for (int k = 0; w + k < words; ++k)
-            std::memcpy(dst + static_cast<int64_t>(w + k) * kTile + i, turned + k * 16, 64);
-        }
-      }
-    }
+    });
   }
 
   // dst[i / pair][columns]: pairs of rows side by side, as the right operand of a product summed over rows. Whole units
