@@ -10,6 +10,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("flashmask",)
 
 # What may be absent from a user's environment. No package may import one of these by itself.
-OPTIONAL = ("matplotlib", "pytest", "transformers", "triton")
+OPTIONAL = ("matplotlib", "pytest", "rich", "transformers", "triton")
 
 NATIVE_MODULE = ROOT / "flashmask" / "_C.abi3.so"

@@ -17,7 +17,7 @@ from tests.house.project import NATIVE_MODULE, PACKAGES, ROOT
 
 pytestmark = pytest.mark.skipif(not NATIVE_MODULE.exists(), reason="built with BUILD_NATIVE=0")
 
-EXTRAS = {"all", "dev", "plot", "test", "transformers", "triton"}
+EXTRAS = {"all", "demo", "dev", "plot", "test", "transformers", "triton"}
 
 USE = """
 import sys
