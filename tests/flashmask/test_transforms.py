@@ -322,3 +322,14 @@ def test_the_profiler_names_the_op(backend):
     names = {event.key for event in profile.key_averages()}
     prefix = "flashmask::" if backend == "cpu" else "flashmask::reference_"
     assert {f"{prefix}forward", f"{prefix}backward"} <= names
+
+
+def test_batched_gradients(backend):
+    (q, k, v), bounds = qkv(), bounds_for()
+    q.requires_grad_()
+    out = flashmask_attention(q, k, v, bounds, causal=True, backend=backend)
+    directions = torch.randn(3, *out.shape)
+    (batched,) = torch.autograd.grad(out, q, directions, is_grads_batched=True, retain_graph=True)
+    for i in range(3):
+        (one,) = torch.autograd.grad(out, q, directions[i], retain_graph=True)
+        torch.testing.assert_close(batched[i], one)
