@@ -26,8 +26,8 @@ try:
     from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
 except ImportError as error:
     raise ImportError(
-        "flashmask.interop.transformers needs the transformers library, 5.0 or newer; install it "
-        "with the extra `transformers`: pip install 'paddle-on-torch[transformers]'"
+        "flashmask.interop.transformers needs a recent transformers library; install it with the "
+        "extra `transformers`: pip install -U 'paddle-on-torch[transformers]'"
     ) from error
 
 from flashmask.api import flashmask_attention
