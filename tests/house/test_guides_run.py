@@ -29,7 +29,7 @@ GUIDES = [path for path in NAMED if program(path)]
 
 @pytest.mark.parametrize("guide", GUIDES, ids=[path.name for path in GUIDES])
 def test_code_blocks_run(guide, tmp_path):
-    script = tmp_path / guide.with_suffix(".py").name
+    script = tmp_path / f"{guide.stem}_guide.py"  # not the name of a package that it imports
     script.write_text(program(guide))
     command = [sys.executable, script.name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
