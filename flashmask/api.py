@@ -169,10 +169,12 @@ class _Refused(Exception):  # noqa: N818  # never leaves this file: _explain rai
 
 def _choose(backend: str | None, device_type: str) -> _Implementation:
     row = backends.select(backend, device_type)
+    forward = getattr(torch.ops.flashmask, row.forward).default
+    backward = getattr(torch.ops.flashmask, row.backward).default
     chosen = _Implementation(
-        getattr(torch.ops.flashmask, row.forward).default,
-        ops.straight(getattr(torch.ops.flashmask, row.forward).default),
-        getattr(torch.ops.flashmask, row.backward).default,
+        forward,
+        ops.straight(forward),
+        ops.straight_unless_recorded(backward),
         torch.amp.is_autocast_available(device_type),
     )
     _chosen[backend, device_type] = chosen

@@ -157,7 +157,7 @@ class _Node(torch.autograd.Function):
 class Attention(_Node):
     """A pair of ops as one node of the graph; also what eager calls use without the dispatcher.
 
-    ``run`` calls the kernel of forward below autograd.
+    ``run`` calls the kernel of forward below autograd, ``backward_op`` gives the gradients.
     """
 
     @staticmethod
@@ -244,6 +244,17 @@ def straight(op: Any) -> Any:
     def run(*args: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_LAYERS):
             return op(*args)
+
+    return run
+
+
+def straight_unless_recorded(op: Any) -> Any:
+    """As ``straight``, but with all layers while a backward pass is itself recorded or traced."""
+    fast = straight(op)
+
+    def run(*args: Any) -> Any:
+        recorded = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        return op(*args) if recorded else fast(*args)
 
     return run
 
