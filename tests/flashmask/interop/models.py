@@ -5,18 +5,24 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import masking_utils
 
 from flashmask.interop.transformers import NAME
 
 LENGTH = 144  # more than one tile of 128, and the size of nothing else
 VOCABULARY = 61
 WINDOW = 24
+
+# How this version of transformers calls the argument that holds keys and values.
+_arguments = inspect.signature(masking_utils.create_causal_mask).parameters
+CACHE = "cache" if "cache" in _arguments else "past_key_values"
 
 SIZES = {
     "vocab_size": VOCABULARY,

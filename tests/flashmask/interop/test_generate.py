@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("transformers")
 
 from tests.flashmask.interop.models import (
+    CACHE,
     CONFIGS,
     SIZES,
     WINDOW,
@@ -60,7 +61,7 @@ def test_steps_equal_one_pass():
         want = model(ids, use_cache=False).logits
         cache, found = None, []
         for piece in ids.split([WINDOW + 5, 1, 3, 1, WINDOW - 10], dim=1):
-            out = model(piece, cache=cache)
-            cache = out.cache
+            out = model(piece, **{CACHE: cache})
+            cache = out[CACHE]
             found.append(out.logits)
     torch.testing.assert_close(torch.cat(found, dim=1), want)
