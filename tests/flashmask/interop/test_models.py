@@ -152,7 +152,7 @@ def test_gradient_checkpointing_changes_nothing(use_reentrant):
     inputs = batch_of("left")
     weights = torch.randn(2, LENGTH, SIZES["vocab_size"], dtype=torch.float64)
     want = results(with_attention(model, NAME, torch.float32).train(), inputs, weights)
-    old = model.gradient_checkpointing_enable  # its name before transformers 5.24
+    old = model.gradient_checkpointing_enable  # the older name
     enable = getattr(model, "activation_checkpointing_enable", old)
     enable({"use_reentrant": use_reentrant})
     for name, value in results(model, inputs, weights).items():
