@@ -119,7 +119,7 @@ struct Backward {
 
   static void run(const BackwardProblem& p, const BackwardTask& task, uint32_t* memory) {
     const Scratch s(p, memory);
-    const int64_t group = p.group();
+    const int64_t group = group_of(p);
     for (int64_t c = task.first_tile; c < task.last_tile; ++c) {
       const int64_t first = c * kTile;
       const int count = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_k - first));
@@ -128,7 +128,7 @@ struct Backward {
       bool packed = false;
       for (int64_t h = task.kv_head * group; h < (task.kv_head + 1) * group; ++h) {
         const PlanView plan = plan_of(p, task.batch, h);
-        for (int64_t r = 0; r < p.row_tiles(); ++r) {
+        for (int64_t r = 0; r < row_tiles_of(p); ++r) {
           if (!KeptTiles(p, task.batch, h, r)(c)) continue;
           const int32_t row0 = static_cast<int32_t>(r * kTile);
           const int rows = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_q - row0));
@@ -143,7 +143,7 @@ struct Backward {
             Pack<Dot>::paired(k, count, s.key_pairs, key_columns(p), dead);
             packed = true;
           }
-          const int64_t local = (h - task.kv_head * group) * p.row_tiles() + r;
+          const int64_t local = (h - task.kv_head * group) * row_tiles_of(p) + r;
           const RowPack row_pack(p, task.rows + local * row_words(p));
           float* grad_q = task.grad_q + local * kTile * key_columns(p);
           if (!task.touched[local]) {

@@ -33,34 +33,49 @@ void hand_out(const Workers& workers, int64_t count, int64_t scratch_words, cons
 }  // namespace
 
 void forward(const ForwardProblem& p, const Kernels& kernels, const Workers& workers) {
-  const int64_t row_tiles = p.row_tiles(), col_tiles = p.col_tiles();
+  const int64_t row_tiles = row_tiles_of(p), col_tiles = col_tiles_of(p);
   const int64_t tile_words = kernels.packed_words(p), head_words = tile_words * col_tiles;
   const int64_t heads = p.batch * p.heads_q;
   if (heads * row_tiles == 0) return;
-  Buffer<uint32_t> packed(p.batch * p.heads_k * head_words);
+  const int64_t scratch_words = round_up(kernels.forward_scratch(p), 16), kv_heads = p.batch * p.heads_k;
 
-  hand_out(workers, p.batch * p.heads_k * col_tiles, 0, [&](uint32_t*, int64_t i) {
+  // Many short sequences: one task does a whole kv head while its keys are in the nearest cache.
+  if (col_tiles <= 4 && kv_heads >= 4 * workers.count) {
+    hand_out(workers, kv_heads, scratch_words + head_words, [&](uint32_t* scratch, int64_t i) {
+      const int64_t b = i / p.heads_k, hk = i % p.heads_k;
+      uint32_t* packed = scratch + scratch_words;
+      for (int64_t c = 0; c < col_tiles; ++c) kernels.forward_pack(p, b, hk, c, packed + c * tile_words);
+      for (int64_t h = hk * group_of(p); h < (hk + 1) * group_of(p); ++h)
+        for (int64_t r = 0; r < row_tiles; ++r) kernels.forward(p, b, h, r, packed, scratch);
+    });
+    return;
+  }
+
+  Buffer<uint32_t> packed(kv_heads * head_words);
+  hand_out(workers, kv_heads * col_tiles, 0, [&](uint32_t*, int64_t i) {
     const int64_t c = i % col_tiles, head = i / col_tiles;
     kernels.forward_pack(p, head / p.heads_k, head % p.heads_k, c, packed.get() + head * head_words + c * tile_words);
   });
   // The row tiles of a head are ordered by descending cost; rank by rank over all heads puts the long tasks first.
-  hand_out(workers, heads * row_tiles, kernels.forward_scratch(p), [&](uint32_t* scratch, int64_t i) {
+  hand_out(workers, heads * row_tiles, scratch_words, [&](uint32_t* scratch, int64_t i) {
     const int64_t rank = i / heads, b = i % heads / p.heads_q, h = i % p.heads_q;
     const int64_t r = plan_of(p, b, h).row_order()[rank];
-    kernels.forward(p, b, h, r, packed.get() + (b * p.heads_k + h / p.group()) * head_words, scratch);
+    kernels.forward(p, b, h, r, packed.get() + (b * p.heads_k + h / group_of(p)) * head_words, scratch);
   });
 }
 
 int64_t backward_run_length(const Problem& p, int64_t query_columns) {
   constexpr int64_t kTasks = 64, kBytes = int64_t{256} << 20;
-  const int64_t bytes = p.batch * p.heads_q * p.row_tiles() * kTile * query_columns * 4;  // dq of one run of every head
+  const int64_t bytes =
+      p.batch * p.heads_q * row_tiles_of(p) * kTile * query_columns * 4;  // dq of one run of every head
   const int64_t wanted = ceil_div(kTasks, std::max<int64_t>(1, p.batch * p.heads_k));
   const int64_t affordable = std::max<int64_t>(1, kBytes / std::max<int64_t>(1, bytes));
-  return ceil_div(p.col_tiles(), std::max<int64_t>(1, std::min({wanted, affordable, p.col_tiles()})));
+  return ceil_div(col_tiles_of(p), std::max<int64_t>(1, std::min({wanted, affordable, col_tiles_of(p)})));
 }
 
 void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& workers) {
-  const int64_t row_tiles = p.row_tiles(), col_tiles = p.col_tiles(), group = p.group();
+  if (p.batch * p.heads_k == 0) return;
+  const int64_t row_tiles = row_tiles_of(p), col_tiles = col_tiles_of(p), group = group_of(p);
   const int64_t row_words = kernels.row_words(p), columns = kernels.query_columns(p);
   const int64_t kv_heads = p.batch * p.heads_k, heads = p.batch * p.heads_q;
   const int64_t head_tiles = heads * row_tiles;

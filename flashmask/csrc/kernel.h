@@ -12,6 +12,8 @@
 
 namespace flashmask {
 
+inline namespace FLASHMASK_ISA {
+
 inline PlanView plan_of(const Problem& p, int64_t b, int64_t h) {
   const PlanLayout at(p.seqlen_q, p.seqlen_k);
   const int64_t head = h / (p.heads_q / p.plan_heads);
@@ -31,6 +33,8 @@ class KeptTiles {
   const int32_t* row_ = nullptr;
   int64_t stride_;
 };
+
+}  // namespace FLASHMASK_ISA
 
 struct Kernels {
   // Forward. Words are 32 bits.

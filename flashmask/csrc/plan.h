@@ -22,6 +22,8 @@ constexpr int32_t kPlanMagic = 0x464d5031;  // "FMP1"
 
 enum Bound { kLts = 0, kLte = 1, kUts = 2, kUte = 3 };
 
+inline namespace FLASHMASK_ISA {
+
 struct PlanLayout {
   int64_t seqlen_q, seqlen_k, row_tiles, col_tiles, cols, units;
   int64_t bounds, tile_stats, unit_stats, row_order, row_cost, col_order, col_cost, length;
@@ -71,6 +73,8 @@ inline TileClass classify(const Stats& s, int64_t i, int32_t r0, int32_t r1) {
   const bool touched = (r0 < s.max(kLte, i) && r1 > s.min(kLts, i)) || (r0 < s.max(kUte, i) && r1 > s.min(kUts, i));
   return skip ? kSkip : (touched ? kPartial : kFull);
 }
+
+}  // namespace FLASHMASK_ISA
 
 // The bounds of a mask as the user gave them.
 struct MaskSource {

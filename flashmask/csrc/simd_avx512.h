@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "types.h"
+
 namespace flashmask::FLASHMASK_ISA {
 
 struct Simd {

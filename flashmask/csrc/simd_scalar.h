@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "types.h"
+
 namespace flashmask::FLASHMASK_ISA::scalar {
 
 template <int W>

@@ -2,9 +2,16 @@
 // Copyright the paddle-on-torch authors
 //
 // The problem as plain data: no framework header is seen from here down. Strides count elements.
+//
+// FLASHMASK_ISA names the level of instructions a translation unit is compiled for. Functions in shared headers live in
+// an inline namespace of that name: a copy compiled for AVX-512 must never be the one that the linker keeps for all.
 #pragma once
 
 #include <cstdint>
+
+#ifndef FLASHMASK_ISA
+#define FLASHMASK_ISA common
+#endif
 
 namespace flashmask {
 
@@ -15,8 +22,11 @@ constexpr int kMaxHeadDim = 256;
 
 enum class DType : int { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
+inline namespace FLASHMASK_ISA {
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+inline int64_t dtype_size(DType t) { return t == DType::kFloat32 ? 4 : 2; }
+}  // namespace FLASHMASK_ISA
 
 // A [batch, sequence, head, dim] tensor whose last dimension is contiguous.
 struct View {
@@ -39,11 +49,13 @@ struct Problem {
   const int32_t* plan = nullptr;  // [plan_batch, plan_heads, PlanLayout::length]
   int64_t plan_batch = 1, plan_heads = 1;
   BlockMask block_mask;
-
-  int64_t group() const { return heads_q / heads_k; }
-  int64_t row_tiles() const { return ceil_div(seqlen_q, kTile); }
-  int64_t col_tiles() const { return ceil_div(seqlen_k, kTile); }
 };
+
+inline namespace FLASHMASK_ISA {
+inline int64_t group_of(const Problem& p) { return p.heads_q / p.heads_k; }
+inline int64_t row_tiles_of(const Problem& p) { return ceil_div(p.seqlen_q, kTile); }
+inline int64_t col_tiles_of(const Problem& p) { return ceil_div(p.seqlen_k, kTile); }
+}  // namespace FLASHMASK_ISA
 
 struct ForwardProblem : Problem {
   char* out = nullptr;   // [B, Sq, Hq, Dv] contiguous, dtype of the problem
@@ -56,7 +68,5 @@ struct BackwardProblem : Problem {
   const float* grad_lse = nullptr;                               // the same, or nullptr for zeros
   char *grad_q = nullptr, *grad_k = nullptr, *grad_v = nullptr;  // contiguous, dtype of the problem
 };
-
-inline int64_t dtype_size(DType t) { return t == DType::kFloat32 ? 4 : 2; }
 
 }  // namespace flashmask
