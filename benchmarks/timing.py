@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Interleaved timing: every contender runs once per round, so that drift of the machine hits all of them alike."""
+"""Interleaved timing: every contender runs once per round, so that drift hits all of them alike."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def interleaved(
 ) -> dict[str, float]:
     """Median seconds per contender.
 
-    One unmeasured round warms up (and compiles). Then up to `rounds` rounds run; after three of them the budget may end
-    the cell early. Very short calls are repeated inside a round until they take a millisecond.
+    One unmeasured round warms up (and compiles). Then up to `rounds` rounds run; after three of
+    them the budget may end the cell early. Very short calls are repeated inside a round until they
+    take a millisecond.
     """
     repeats = {}
     for name, call in contenders.items():
@@ -43,7 +44,7 @@ def interleaved(
 
 
 def gemm(dtype: torch.dtype, size: int = 2048) -> tuple[Callable[[], Any], float]:
-    """A torch.matmul of `size`^3 and its number of floating point operations: the yardstick of a run."""
+    """A torch.matmul of `size`^3 and its number of flops: the yardstick of a run."""
     a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
     return lambda: a @ b, 2.0 * size**3
 
@@ -64,7 +65,8 @@ def environment() -> dict[str, Any]:
             for line in cpuinfo.read_text().split("\n\n")[0].splitlines()
             if ":" in line
         )
-        info["cpu"] = f"{fields.get('model name')} family {fields.get('cpu family')} model {fields.get('model')}"
+        keys = ("model name", "cpu family", "model")
+        info["cpu"] = ", ".join(f"{key} {fields.get(key)}" for key in keys)
     return info
 
 

@@ -19,7 +19,8 @@ from torch.autograd import forward_ad
 
 from flashmask import native
 from flashmask.impl import reference
-from flashmask.validation import check_backward, check_forward, check_plan, plan_shape
+from flashmask.plan_shape import plan_shape
+from flashmask.validation import check_backward, check_forward, check_plan
 
 LIBRARY: Any = torch.library.Library("flashmask", "DEF")  # type: ignore[no-untyped-call]
 

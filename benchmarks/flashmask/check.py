@@ -16,8 +16,9 @@ from flashmask import FlashMask, flashmask_attention
 class Check:
     """Compares the op with the definition of attention under `mask_mod`, in float64.
 
-    A row of the output and of dq needs all keys; a column of dk and dv needs all rows, and with them the log-sum-exp of
-    every row, which is taken from the op and is itself checked on the sampled rows.
+    A row of the output and of dq needs all keys; a column of dk and dv needs all rows, and with
+    them the log-sum-exp of every row, which is taken from the op and is itself checked on the
+    sampled rows.
     """
 
     def __init__(

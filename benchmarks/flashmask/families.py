@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The masks that are timed: our builder beside the `mask_mod` that a FlexAttention user would write for it."""
+"""The masks that are timed: our builder beside the `mask_mod` of a FlexAttention user."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _qk_sparse(seqlen: int) -> MaskMod:
 
 
 def _eviction(seqlen: int) -> Tensor:
-    """Row at which each key leaves the cache: a seeded permutation of the later half of the rows."""
+    """Row at which each key leaves the cache, drawn from the later half of the rows."""
     generator = torch.Generator().manual_seed(0)
     at = seqlen // 2 + torch.randint(0, seqlen, (seqlen,), generator=generator)
     return torch.maximum(at, torch.arange(seqlen) + 1).clamp(max=seqlen).to(torch.int32)
@@ -134,6 +134,8 @@ FAMILIES = (
         _prefix_document,
     ),
     Family("qk_sparse", lambda s: masks.qk_sparse(s, _spans(s)), _qk_sparse),
-    Family("random_eviction", lambda s: masks.eviction(_eviction(s).view(1, 1, -1)), _random_eviction),
+    Family(
+        "random_eviction", lambda s: masks.eviction(_eviction(s).view(1, 1, -1)), _random_eviction
+    ),
 )
 QUICK = ("full", "causal", "causal_document")

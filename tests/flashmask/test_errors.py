@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch._dynamo as dynamo
 
-from flashmask import FlashMask, flashmask_attention, validation
+from flashmask import FlashMask, flashmask_attention, plan_shape, sentences
 from tests.flashmask.oracle import make_problem
 
 
@@ -388,7 +388,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_wrong_plans(backend, name):
     change, text = PLANS[name]
-    length = validation.plan_length(140, 150)
+    length = plan_shape.plan_length(140, 150)
     plan = change(torch.zeros(1, 1, length, dtype=torch.int32))
     args = arguments()
     op = getattr(torch.ops.flashmask, "forward" if backend == "cpu" else "reference_forward")
@@ -530,7 +530,7 @@ def test_errors_which_no_rule_explains_come_through(backend, monkeypatch):
 
 
 def test_every_sentence_is_a_sentence():
-    table = {**validation.OP_SENTENCES, **validation.CALL_SENTENCES}
+    table = {**sentences.OP_SENTENCES, **sentences.CALL_SENTENCES}
     for rule, (error, text) in table.items():
         assert issubclass(error, Exception), rule
         assert text.endswith("."), rule

@@ -7,7 +7,7 @@ import torch
 from torch.library import opcheck
 
 from flashmask import ops
-from flashmask.validation import plan_length, plan_shape
+from flashmask.plan_shape import plan_length, plan_shape
 from tests.flashmask.oracle import make_problem
 
 PREFIX = {"reference": "reference_", "cpu": ""}

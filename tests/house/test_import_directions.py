@@ -28,9 +28,16 @@ ALLOWED = {
     "flashmask.mask": {"flashmask.mask"},
     "flashmask.masks": {"flashmask.mask"},
     "flashmask.native": {"flashmask._C"},
-    "flashmask.ops": {"flashmask.impl.reference", "flashmask.native", "flashmask.validation"},
+    "flashmask.ops": {
+        "flashmask.impl.reference",
+        "flashmask.native",
+        "flashmask.plan_shape",
+        "flashmask.validation",
+    },
     "flashmask.plotting": {"flashmask.mask", "matplotlib", "numpy"},
-    "flashmask.validation": set(),
+    "flashmask.plan_shape": set(),
+    "flashmask.sentences": set(),
+    "flashmask.validation": {"flashmask.plan_shape", "flashmask.sentences"},
 }
 
 # The packages themselves, and only these, may import one another as DESIGN.md says.
