@@ -107,7 +107,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.partition("\n\n")[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--steps", type=int, default=120, help="training steps")
+    parser.add_argument("--steps", type=int, default=140, help="training steps")
     parser.add_argument("--seq-len", type=int, default=4096, help="bytes per packed sequence")
     parser.add_argument(
         "--attention",

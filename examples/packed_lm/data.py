@@ -18,7 +18,7 @@ VOCABULARY = 256  # one token per byte
 EDGE = b"\0"  # stands before and after every document; source code does not contain it
 
 _SKIP = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "pydoc_data"}
-_SHORTEST, _LONGEST = 64, 16_384  # bytes of a document; what is longer is a table, not a program
+_SHORTEST, _LONGEST = 64, 4096  # bytes of a document; longer ones are mostly tables of data
 
 
 @dataclasses.dataclass(frozen=True)
