@@ -95,9 +95,9 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(shape, attend) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width)
         self.head = nn.Linear(shape.width, VOCABULARY, bias=False)
-        # Embeddings have the size 1 that they are born with, and what is added to them begins small.
-        # Small but not zero: if it were, the gradients of queries and keys would grow by orders of
-        # magnitude within a few steps, and Adam would overshoot.
+        # Embeddings keep size 1, and what is added to them begins small. Small but not zero: else
+        # the gradients of queries and keys would grow by orders of magnitude within a few steps,
+        # and Adam would overshoot.
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2 and parameter is not self.embedding.weight:
                 added = name.endswith(("attention.out.weight", "mlp.down.weight"))
