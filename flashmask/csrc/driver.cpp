@@ -65,12 +65,15 @@ void forward(const ForwardProblem& p, const Kernels& kernels, const Workers& wor
 }
 
 int64_t backward_run_length(const Problem& p, int64_t query_columns) {
-  constexpr int64_t kTasks = 64, kBytes = int64_t{256} << 20;
+  constexpr int64_t kTasks = 32, kBytes = int64_t{256} << 20;
+  const int64_t tiles = col_tiles_of(p);
   const int64_t bytes =
-      p.batch * p.heads_q * row_tiles_of(p) * kTile * query_columns * 4;  // dq of one run of every head
+      p.batch * p.heads_q * row_tiles_of(p) * kTile * query_columns * 4;  // dq of one run of all heads
   const int64_t wanted = ceil_div(kTasks, std::max<int64_t>(1, p.batch * p.heads_k));
   const int64_t affordable = std::max<int64_t>(1, kBytes / std::max<int64_t>(1, bytes));
-  return ceil_div(col_tiles_of(p), std::max<int64_t>(1, std::min({wanted, affordable, col_tiles_of(p)})));
+  // A short run leaves a buffer for each few columns that it owns, and narrow masks would mostly add up buffers.
+  const int64_t shortest = std::clamp<int64_t>(ceil_div(tiles, 8), 1, 4);
+  return std::max(shortest, ceil_div(tiles, std::min(wanted, affordable)));
 }
 
 void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& workers) {
@@ -79,7 +82,28 @@ void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& w
   const int64_t row_words = kernels.row_words(p), columns = kernels.query_columns(p);
   const int64_t kv_heads = p.batch * p.heads_k, heads = p.batch * p.heads_q;
   const int64_t head_tiles = heads * row_tiles;
-  const int64_t length = std::max<int64_t>(1, backward_run_length(p, columns)), runs = ceil_div(col_tiles, length);
+  const int64_t length = backward_run_length(p, columns), runs = ceil_div(col_tiles, length);
+  const int64_t share = group * row_tiles * kTile * columns;  // dq of one task
+  const int64_t scratch_words = round_up(kernels.backward_scratch(p), 16);
+
+  // Many short sequences: one task does a whole kv head, from packing to dq.
+  if (runs == 1 && kv_heads >= 4 * workers.count) {
+    const int64_t tiles = group * row_tiles, rows_at = scratch_words, grad_q_at = rows_at + tiles * row_words;
+    hand_out(workers, kv_heads, grad_q_at + share, [&](uint32_t* scratch, int64_t i) {
+      const int64_t b = i / p.heads_k, hk = i % p.heads_k;
+      uint32_t* rows = scratch + rows_at;
+      float* grad_q = reinterpret_cast<float*>(scratch + grad_q_at);
+      std::vector<uint8_t> touched(tiles, 0);
+      for (int64_t t = 0; t < tiles; ++t)
+        kernels.backward_pack(p, b, hk * group + t / row_tiles, t % row_tiles, rows + t * row_words);
+      kernels.backward(p, {b, hk, 0, col_tiles, rows, grad_q, touched.data()}, scratch);
+      for (int64_t t = 0; t < tiles; ++t) {
+        const float* part = grad_q + t * kTile * columns;
+        kernels.finish_query(p, b, hk * group + t / row_tiles, t % row_tiles, &part, touched[t]);
+      }
+    });
+    return;
+  }
 
   Buffer<uint32_t> rows(head_tiles * row_words);
   hand_out(workers, head_tiles, 0, [&](uint32_t*, int64_t i) {
@@ -88,7 +112,6 @@ void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& w
   });
 
   // One dq buffer per run: [runs][heads][row tiles][kTile][columns]. Pages that no tile touches are never committed.
-  const int64_t share = group * row_tiles * kTile * columns;  // of one task
   Buffer<float> grad_q(runs * kv_heads * share);
   std::vector<uint8_t> touched(runs * head_tiles, 0);
 
@@ -103,7 +126,7 @@ void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& w
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) { return cost[x] > cost[y]; });
 
-  hand_out(workers, runs * kv_heads, kernels.backward_scratch(p), [&](uint32_t* scratch, int64_t i) {
+  hand_out(workers, runs * kv_heads, scratch_words, [&](uint32_t* scratch, int64_t i) {
     const int64_t task = order[i], run = task / kv_heads, kv_head = task % kv_heads;
     const BackwardTask t{kv_head / p.heads_k,
                          kv_head % p.heads_k,
