@@ -149,10 +149,8 @@ def _eager(
     if dropout != 0 or (causal is not True and causal is not False):
         raise _Refused
     batch = query.shape[0]
-    if bounds is not None and bounds.shape[0] == 1 and batch != 1:
-        bounds = bounds.expand(batch, -1, -1, -1)
-    if block_mask is not None and block_mask.shape[0] == 1 and batch != 1:
-        block_mask = block_mask.expand(batch, -1, -1, -1)
+    bounds = _expand_batch(bounds, batch)
+    block_mask = _expand_batch(block_mask, batch)
     if softmax_scale is None:
         softmax_scale = query.shape[3] ** -0.5
     elif not isinstance(softmax_scale, (float, int)):

@@ -173,6 +173,12 @@ BAD = {
         "shape [2, 1, 150]; reshape it.",
         edit(startend_row_indices=lambda t: t[..., 0]),
     ),
+    "bounds_rank_without_batch": Bad(
+        ValueError,
+        "startend_row_indices must have 4 dimensions [batch, heads, seqlen_k, bounds], but has "
+        "shape [1, 150, 1]; reshape it.",
+        edit(startend_row_indices=lambda t: t[0]),
+    ),
     "bounds_batch": Bad(
         ValueError,
         "startend_row_indices must have the batch size of query, 2, but has shape [3, 1, 150, 1]; "
@@ -219,6 +225,12 @@ BAD = {
         "block_mask must have 4 dimensions [batch, heads, rows, columns], but has shape [2, 2]; "
         "reshape it.",
         edit(block_mask=lambda t: t[0, 0]),
+    ),
+    "block_rank_without_batch": Bad(
+        ValueError,
+        "block_mask must have 4 dimensions [batch, heads, rows, columns], but has shape [1, 2, 2]; "
+        "reshape it.",
+        edit(block_mask=lambda t: t[0]),
     ),
     "block_heads": Bad(
         ValueError,
