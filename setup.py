@@ -26,15 +26,10 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
 AVX512_BF16 = [*AVX512, "-mavx512bf16", "-mavx512vnni"]
-# Packed words are floats or pairs of bf16 and are read as either. g++ 12 takes the undefined operands
-# inside its own AVX-512 header for a mistake of ours.
-DIALECT = [
-    "-fno-strict-aliasing",
-    "-Wall",
-    "-Wextra",
-    "-Wno-uninitialized",
-    "-Wno-maybe-uninitialized",
-]
+# Packed words are floats or pairs of bf16 and are read as either.
+# g++ 12 takes the undefined operands inside its own AVX-512 header for a mistake of ours.
+QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-unused-parameter"]
+DIALECT = ["-std=c++20", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra", *QUIET]
 
 # Module -> source -> flags. An instruction-set level is a source of its own, so that its flags
 # never reach code which must run on every processor.
@@ -73,7 +68,7 @@ def stable_extension(module: str, sources: dict[str, list[str]]) -> Extension:
             ("TORCH_TARGET_VERSION", "0x{:02x}{:02x}000000000000".format(*TORCH_FLOOR)),
             ("Py_LIMITED_API", "0x{:02x}{:02x}0000".format(*PYTHON_FLOOR)),
         ],
-        extra_compile_args=["-std=c++20", "-fvisibility=hidden", *DIALECT]
+        extra_compile_args=DIALECT
         + (["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"])
         + [f"-f{kind}-prefix-map={prefix}=" for kind in ("file", "macro") for prefix in prefixes],
         py_limited_api=True,

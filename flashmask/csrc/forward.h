@@ -43,8 +43,6 @@ struct DeadColumns {
 // `Scores` makes the scores (scores.h), `Dot` multiplies the weights with the values.
 template <class Scores, class Dot>
 struct Forward {
-  static constexpr int kVectorsPerUnit = kUnit / Simd::W;
-
   static int value_columns(const Problem& p) { return static_cast<int>(round_up(p.dim_v, kUnit)); }
   static int64_t key_words(const Problem& p) { return Scores::key_words(p.dim); }
   static int64_t packed_words(const Problem& p) {
@@ -67,107 +65,121 @@ struct Forward {
 
   // Rows of tile r of query head h. `packed` holds the column tiles of its kv head.
   static void run(const ForwardProblem& p, int64_t b, int64_t h, int64_t r, const uint32_t* packed, uint32_t* scratch) {
-    using V = Simd::V;
-    const int dv = value_columns(p);
-    const int64_t row0 = r * kTile;
-    const int rows = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_q - row0));
+    const int64_t first_row = r * kTile;
+    const int32_t row0 = static_cast<int32_t>(first_row);
+    const int rows = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_q - first_row));
     const PlanView plan = plan_of(p, b, h);
     const Stats tile_stats = plan.tiles(), unit_stats = plan.units();
     const ScaledQuery scaled(p.scale);
+    const State state(p, scratch, scaled);
+    Scores::pack_query(rows_of(p.q, p.dtype, p.dim, b, h, first_row), rows, state.q, scaled, [](int) { return false; });
 
-    uint32_t* q = scratch;
-    float* acc = reinterpret_cast<float*>(q + Scores::query_words(p.dim));
-    float* sum = acc + static_cast<int64_t>(kTile) * dv;  // [kTile][W] partial sums
-    float* top = sum + kTile * Simd::W;                   // maximum that the exponents are taken from
-    float* limit = top + kTile;                           // raw score that moves it
-    float* scores = limit + kTile;                        // [kRows][kTile]
-    uint32_t* weights = reinterpret_cast<uint32_t*>(scores + Simd::kRows * kTile);
-
-    Scores::pack_query(rows_of(p.q, p.dtype, p.dim, b, h, row0), rows, q, scaled, [](int) { return false; });
-    constexpr float kInf = std::numeric_limits<float>::infinity();
-    std::fill(acc, sum + kTile * Simd::W, 0.0f);
-    std::fill(top, top + 2 * kTile, -kInf);
-
-    const V factor = Simd::set1(scaled.factor);
-    const float inverse_factor = 1.0f / scaled.factor;
-    const int64_t col_tiles = plan.layout.col_tiles;
-    const int64_t tile_words = packed_words(p);
     const KeptTiles kept(p, b, h, r);
-
-    for (int64_t c = 0; c < col_tiles; ++c) {
-      const TileClass kind =
-          kept(c) ? classify(tile_stats, c, static_cast<int32_t>(row0), static_cast<int32_t>(row0 + rows)) : kSkip;
+    for (int64_t c = 0; c < plan.layout.col_tiles; ++c) {
+      const TileClass kind = kept(c) ? classify(tile_stats, c, row0, row0 + rows) : kSkip;
       if (kind == kSkip) continue;
-      const uint32_t* keys = packed + c * tile_words;
+      const uint32_t* keys = packed + c * packed_words(p);
       const uint32_t* values = keys + key_words(p);
-
       for (int g = 0, size; g < rows; g += size) {
         size = next_group(rows - g);
-        const int32_t row = static_cast<int32_t>(row0 + g);
+        const int32_t row = row0 + g;
         const Visible seen =
             kind == kFull ? Visible::all() : visible_units(unit_stats, c * kUnitsPerTile, row, row + size);
         if (seen.lo == seen.hi) continue;
-        const int first = seen.lo * kUnit, units = seen.hi - seen.lo;
-
         with_rows(size, [&]<int MR>() {
-          Scores::template product<MR>(p.dim, q, g, keys, first, units * kVectorsPerUnit, scores);
-          if (seen.masked) mask_scores<MR>(scores, seen, plan, c * kTile, row, -kInf);
-
-          for (int i = 0; i < MR; ++i) {
-            float* s = scores + i * kTile;
-            V highest = Simd::load(s + first);
-            for (int n = first + Simd::W; n < seen.hi * kUnit; n += Simd::W)
-              highest = Simd::max(highest, Simd::load(s + n));
-            if (Simd::any_greater(highest, Simd::set1(limit[g + i]))) {
-              move_maximum(Simd::reduce_max(highest) * scaled.factor, inverse_factor, top[g + i], limit[g + i],
-                           sum + (g + i) * Simd::W, acc + static_cast<int64_t>(g + i) * dv, dv);
-            }
-            const V shift = Simd::set1(top[g + i] == -kInf ? 0.0f : -top[g + i]);
-            V total = Simd::load(sum + (g + i) * Simd::W);
-            for (int n = first; n < seen.hi * kUnit; n += Simd::W) {
-              const V weight = exp2<Scores::kExpDegree>(Simd::fma(Simd::load(s + n), factor, shift));
-              total = Simd::add(total, weight);
-              if constexpr (Dot::kPair == 2) {
-                Dot::store_row(weights + (i * kTile + n) / 2, weight);
-              } else {
-                Simd::store(s + n, weight);
-              }
-            }
-            Simd::store(sum + (g + i) * Simd::W, total);
-          }
-
-          const uint32_t* left = Dot::kPair == 2 ? weights : reinterpret_cast<const uint32_t*>(scores);
-          product_rows<Dot, MR, Simd::kVecs, true>(
-              left + first / Dot::kPair, kTile / Dot::kPair, 1, values + static_cast<int64_t>(first / Dot::kPair) * dv,
-              dv, acc + static_cast<int64_t>(g) * dv, dv, units * kUnit / Dot::kPair, dv / Simd::W);
+          const int first = seen.lo * kUnit, last = seen.hi * kUnit;
+          Scores::template product<MR>(p.dim, state.q, g, keys, first, (last - first) / Simd::W, state.scores);
+          if (seen.masked) mask_scores<MR>(state.scores, seen, plan, c * kTile, row, -kInfinity);
+          for (int i = 0; i < MR; ++i) weigh(state, g + i, i, first, last);
+          product_rows<Dot, MR, Simd::kVecs, true>(state.weights + first / Dot::kPair, kTile / Dot::kPair, 1,
+                                                   values + static_cast<int64_t>(first / Dot::kPair) * state.columns,
+                                                   state.columns, state.out(g), state.columns,
+                                                   (last - first) / Dot::kPair, state.columns / Simd::W);
         });
       }
     }
-
-    const int64_t size = dtype_size(p.dtype);
-    for (int i = 0; i < rows; ++i) {
-      float* row = acc + static_cast<int64_t>(i) * dv;
-      const float total = Simd::reduce_add(Simd::load(sum + i * Simd::W));
-      const bool empty = total == 0.0f;  // a NaN total is not empty: it must be seen
-      const float inverse = empty ? 0.0f : 1.0f / total;
-      for (int d = 0; d < dv; d += Simd::W) Simd::store(row + d, Simd::mul(Simd::load(row + d), Simd::set1(inverse)));
-      if (empty) std::fill(row, row + dv, 0.0f);
-      const int64_t at = (b * p.seqlen_q + row0 + i) * p.heads_q + h;
-      store_float_row(row, p.dtype, p.dim_v, p.out + at * p.dim_v * size);
-      p.lse[(b * p.heads_q + h) * p.seqlen_q + row0 + i] =
-          empty ? -kInf : (top[i] + std::log2(total)) * 0.69314718055994530942f;
-    }
+    for (int i = 0; i < rows; ++i) finish(p, state, b, h, first_row + i, i);
   }
 
  private:
-  static void move_maximum(float highest, float inverse_factor, float& top, float& limit, float* sum, float* acc,
-                           int dv) {
-    constexpr float kHeadroom = 8.0f;  // log2 of the largest weight before the maximum moves
-    const float rescale = std::exp2(top - highest);
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  static constexpr float kHeadroom = 8.0f;  // log2 of the largest weight before the maximum moves
+
+  // What is known of the rows of a tile, in scratch memory.
+  struct State {
+    int columns;        // of the output, whole units
+    float factor;       // of the exponent
+    uint32_t* q;        // packed query rows
+    float* acc;         // [kTile][columns] weights times values so far
+    float* sum;         // [kTile][W] partial sums of the weights
+    float* top;         // [kTile] maximum that the exponents are taken from, in base 2
+    float* limit;       // [kTile] raw score that moves it
+    float* scores;      // [kRows][kTile]
+    uint32_t* weights;  // [kRows][kTile / pair] left operand of the second product; in place of floats
+
+    State(const Problem& p, uint32_t* scratch, const ScaledQuery& scaled)
+        : columns(value_columns(p)), factor(scaled.factor), q(scratch) {
+      acc = reinterpret_cast<float*>(q + Scores::query_words(p.dim));
+      sum = acc + static_cast<int64_t>(kTile) * columns;
+      top = sum + kTile * Simd::W;
+      limit = top + kTile;
+      scores = limit + kTile;
+      weights = reinterpret_cast<uint32_t*>(Dot::kPair == 1 ? scores : scores + Simd::kRows * kTile);
+      std::fill(acc, top, 0.0f);
+      std::fill(top, scores, -kInfinity);
+    }
+    float* out(int i) const { return acc + static_cast<int64_t>(i) * columns; }
+  };
+
+  // Scores of one row in columns [first, last) -> weights. `row` counts in the tile, `i` in the group.
+  static void weigh(const State& state, int row, int i, int first, int last) {
+    using V = Simd::V;
+    float* s = state.scores + i * kTile;
+    V highest = Simd::load(s + first);
+    for (int n = first + Simd::W; n < last; n += Simd::W) highest = Simd::max(highest, Simd::load(s + n));
+    if (Simd::any_greater(highest, Simd::set1(state.limit[row]))) move_top(state, row, Simd::reduce_max(highest));
+
+    const V factor = Simd::set1(state.factor);
+    const V shift = Simd::set1(state.top[row] == -kInfinity ? 0.0f : -state.top[row]);
+    V total = Simd::load(state.sum + row * Simd::W);
+    for (int n = first; n < last; n += Simd::W) {
+      const V weight = exp2<Scores::kExpDegree>(Simd::fma(Simd::load(s + n), factor, shift));
+      total = Simd::add(total, weight);
+      if constexpr (Dot::kPair == 2) {
+        Dot::store_row(state.weights + (i * kTile + n) / 2, weight);
+      } else {
+        Simd::store(s + n, weight);
+      }
+    }
+    Simd::store(state.sum + row * Simd::W, total);
+  }
+
+  static void move_top(const State& state, int row, float highest_score) {
+    const float highest = highest_score * state.factor;
+    const float rescale = std::exp2(state.top[row] - highest);
+    float* sum = state.sum + row * Simd::W;
     for (int d = 0; d < Simd::W; ++d) sum[d] *= rescale;
-    for (int d = 0; d < dv; d += Simd::W) Simd::store(acc + d, Simd::mul(Simd::load(acc + d), Simd::set1(rescale)));
-    top = highest;
-    limit = (highest + kHeadroom) * inverse_factor;
+    scale(state.out(row), state.columns, rescale);
+    state.top[row] = highest;
+    state.limit[row] = (highest + kHeadroom) / state.factor;
+  }
+
+  static void scale(float* x, int n, float factor) {
+    for (int d = 0; d < n; d += Simd::W) Simd::store(x + d, Simd::mul(Simd::load(x + d), Simd::set1(factor)));
+  }
+
+  static void finish(const ForwardProblem& p, const State& state, int64_t b, int64_t h, int64_t row, int i) {
+    const float total = Simd::reduce_add(Simd::load(state.sum + i * Simd::W));
+    const bool empty = total == 0.0f;  // a NaN total is not empty: it must be seen
+    if (empty) {
+      std::fill(state.out(i), state.out(i) + state.columns, 0.0f);
+    } else {
+      scale(state.out(i), state.columns, 1.0f / total);
+    }
+    const int64_t at = (b * p.seqlen_q + row) * p.heads_q + h;
+    store_float_row(state.out(i), p.dtype, p.dim_v, p.out + at * p.dim_v * dtype_size(p.dtype));
+    p.lse[(b * p.heads_q + h) * p.seqlen_q + row] =
+        empty ? -kInfinity : (state.top[i] + std::log2(total)) * 0.69314718055994530942f;
   }
 };
 

@@ -2,9 +2,10 @@
 // Copyright the paddle-on-torch authors
 //
 // Scores of fp16 inputs in fixed point (AVX-512 VNNI). There is no fp16 dot product with fp32 sums before AVX-512 FP16,
-// and widening to fp32 halves the rate. A row of q and a column of k are divided by their largest element and rounded to
-// whole numbers up to the largest for which `dim` products still fit an int32 sum: 4095 at 128, 5792 at 64, 10922 at 17.
-// An element is thus off by at most 2^-13 of the largest, a fourth of what that one was rounded by when it became fp16.
+// and widening to fp32 halves the rate. A row of q and a column of k are divided by their largest element and rounded
+// to whole numbers up to the largest for which `dim` products still fit an int32 sum: 4095 at 128, 5792 at 64, 10922
+// at 17. An element is thus off by at most 2^-13 of the largest, a fourth of what that one was rounded by when it
+// became fp16.
 #pragma once
 
 #include "scores.h"
