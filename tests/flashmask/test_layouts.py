@@ -64,6 +64,9 @@ LAYOUTS = [
 ]
 
 
+READ_IN_PLACE = [layout for layout in LAYOUTS if layout is not head_dim_stride_not_1]
+
+
 def document_problem(dtype):
     ends = torch.tensor([79] * 79 + [134] * 55 + [256] * 122, dtype=torch.int32)
     starts = torch.tensor([0] * 79 + [79] * 55 + [134] * 122, dtype=torch.int32)
@@ -81,6 +84,49 @@ def test_layout(backend, layout, dtype):
     problem.bounds = problem.bounds.repeat_interleave(2, -1)[..., ::2]
     other = check(problem, backend)
     assert backend == "reference" or same(plain, other)
+
+
+def ops_called(*inputs):
+    """Names of the torch ops that forward and backward of the C++ kernels call."""
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    with torch.profiler.profile() as profile:
+        out = flashmask_attention(*inputs, causal=True)
+        torch.autograd.grad(out, inputs, torch.empty_like(out))
+    return {event.key for event in profile.key_averages()}
+
+
+COPIES = {"aten::copy_", "aten::clone"}
+
+
+@pytest.mark.parametrize("layout", READ_IN_PLACE)
+def test_nothing_is_copied(cpu_kernels, layout):
+    q, k, v = (layout(torch.randn(2, 140, heads, 16)) for heads in (4, 2, 2))
+    called = ops_called(q, k, v)
+    assert {"flashmask::forward", "flashmask::backward"} <= called
+    assert not called & COPIES
+    expanded = [t[:, :, :1].expand(-1, -1, 4, -1) for t in (k, v)]
+    assert not ops_called(q, *expanded) & COPIES
+
+
+def test_only_a_tensor_with_a_strided_last_dimension_is_copied(cpu_kernels):
+    q, k, v = (head_dim_stride_not_1(torch.randn(2, 140, heads, 16)) for heads in (4, 2, 2))
+    assert ops_called(q, k, v) & COPIES
+
+
+@pytest.mark.parametrize("sizes", [(2, 130, 1), (1, 130, 2), (1, 2, 1)], ids=str)
+def test_offsets_beyond_32_bits(cpu_kernels, sizes):
+    """Batch entries, heads or rows lie more than 2^31 elements apart; most is never touched."""
+    batch, rows, heads = sizes
+    apart = 2**31 + 11
+    stride = (apart, apart if rows == 2 else 16, apart, 1)
+    memory = torch.empty(apart + 8000, dtype=torch.bfloat16)
+    problem = make_problem(batch, rows, rows, heads, heads, 16, 16, torch.bfloat16, causal=True)
+    plain = check(problem, cpu_kernels)
+    for start, name in ((0, "query"), (16 * rows, "key"), (32 * rows, "value")):
+        tensor = getattr(problem, name)
+        far = memory.as_strided(tensor.shape, stride, storage_offset=start)
+        setattr(problem, name, far.copy_(tensor))
+    assert same(plain, check(problem, cpu_kernels))
 
 
 def test_expanded_tensors(backend):
