@@ -33,6 +33,19 @@ def test_independent_of_the_number_of_threads(cpu_kernels, dtype, threads):
     assert all(same(results[0], result) for result in results)
 
 
+def test_many_short_sequences_are_independent_of_the_number_of_threads(cpu_kernels, threads):
+    """How such a batch is cut into tasks depends on the number of threads, its results do not."""
+    bounds = torch.randint(0, 161, (18, 1, 160, 2), dtype=torch.int32)
+    problem = make_problem(
+        18, 160, 160, 4, 2, 24, 16, torch.bfloat16, bounds=bounds, lse_gradient=True
+    )
+    results = []
+    for count in (1, 4, 9, 10):
+        torch.set_num_threads(count)
+        results.append(check(problem, cpu_kernels))
+    assert all(same(results[0], result) for result in results)
+
+
 def test_deterministic_algorithms_can_be_demanded(backend):
     problem = make_problem(1, 70, 70, 1, 1, 8, 8, torch.float32, causal=True)
     torch.use_deterministic_algorithms(True)
