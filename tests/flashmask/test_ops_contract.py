@@ -135,3 +135,25 @@ def test_schemas_are_those_of_the_design():
     )
     for op in (ops.forward, ops.backward, ops.plan, ops.reference_forward, ops.reference_backward):
         assert torch.Tag.pt2_compliant_tag in op.tags
+
+
+@pytest.mark.parametrize("place", ["magic", "seqlen_q", "seqlen_k", "row_order"])
+def test_a_plan_with_other_contents_is_refused(cpu_kernels, place):
+    """The kernels use numbers of a plan as addresses, so they look at them first."""
+    q, k, v, *_ = forward_arguments("none")
+    plan = torch.ops.flashmask.plan(None, None, 140, 150, True)
+    rows, columns = 2, 2
+    row_order = plan.shape[-1] - 2 * columns - 2 * rows
+    at, value = {
+        "magic": (0, 0),
+        "seqlen_q": (1, 139),
+        "seqlen_k": (2, 149),
+        "row_order": (row_order, 2),
+    }[place]
+    assert sorted(plan[0, 0, row_order : row_order + rows].tolist()) == [0, 1]
+    plan[0, 0, at] = value
+    out, lse = ops.forward(q, k, v, None, None, None, True, 0.3)
+    with pytest.raises(RuntimeError, match="plan must be the result of flashmask::plan"):
+        ops.forward(q, k, v, None, None, plan, True, 0.3)
+    with pytest.raises(RuntimeError, match="plan must be the result of flashmask::plan"):
+        ops.backward(out, None, q, k, v, out, lse, None, None, plan, True, 0.3)
