@@ -2,6 +2,7 @@
 # Copyright the paddle-on-torch authors
 """Choosing an implementation: by name or by device, and never silently another one."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,22 @@ assert isinstance(flashmask.__version__, str)
 
 def test_public_names_are_loaded_on_first_use():
     subprocess.run([sys.executable, "-c", LAZY], cwd=ROOT, check=True, timeout=120)
+
+
+def test_arguments_have_the_names_and_the_order_of_paddle():
+    parameters = inspect.signature(flashmask_attention).parameters
+    positional = ["query", "key", "value", "startend_row_indices"]
+    assert [n for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY] == positional
+    assert {n: p.default for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY} == {
+        "causal": False,
+        "window_size": None,
+        "block_mask": None,
+        "softmax_scale": None,
+        "return_softmax_lse": False,
+        "dropout": 0.0,
+        "deterministic": True,
+        "backend": None,
+    }
 
 
 def test_public_names():
