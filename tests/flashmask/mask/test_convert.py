@@ -16,6 +16,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from flashmask import FlashMask, masks
+from flashmask.mask import convert
 from tests.flashmask.mask.oracle import intervals_of, random_bounds
 from tests.flashmask.mask.test_compose import dense_masks
 
@@ -108,6 +109,35 @@ def test_mask_mod_that_does_not_fit_names_its_column():
 
     with pytest.raises(ValueError, match=r"the mask_mod does not fit: column 7 of batch entry 0"):
         masks.from_mask_mod(strided, None, None, 40, 40, max_dense_elements=130)
+
+
+class Watched:
+    """The causal `mask_mod`, which notes the most elements it was ever asked for at once."""
+
+    def __init__(self):
+        self.most = 0
+
+    def __call__(self, b, h, q_idx, kv_idx):
+        visible = q_idx >= kv_idx
+        self.most = max(self.most, visible.numel())
+        return visible
+
+
+def test_no_evaluation_is_larger_than_the_limit():
+    mod = Watched()
+    mask = masks.from_mask_mod(mod, None, None, 300, 200, max_dense_elements=1000)
+    assert torch.equal(mask.to_dense()[0, 0], torch.ones(300, 200).tril().bool())
+    assert 300 <= mod.most <= 1000
+    mod = Watched()
+    masks.from_mask_mod(mod, None, None, 4096, 4096)
+    assert 0 < mod.most <= convert.MAX_MOD_ELEMENTS < 4096**2
+
+
+def test_a_block_mask_is_evaluated_one_column_of_blocks_at_a_time():
+    block_mask = create_block_mask(causal_mod, None, None, 512, 512, device="cpu")
+    block_mask.mask_mod = mod = Watched()
+    assert masks.from_block_mask(block_mask).causal
+    assert 0 < mod.most <= 128 * 128  # of a column of blocks, only one is partial
 
 
 @pytest.mark.parametrize("sizes", [(256, 256), (300, 200), (100, 400)])
