@@ -52,6 +52,19 @@ def row_count(seqlen: int, seqlen_q: int | None) -> int:
     return seqlen_q
 
 
+def limited(name: str, value: int, seqlen: int, minimum: int = 0) -> int:
+    """Check a number of tokens and return it, or `seqlen` if that is less.
+
+    A longer one means the same, and could not be added to positions without overflow.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: below `minimum`.
+    """
+    check_count(name, value, minimum)
+    return min(value, max(seqlen, minimum))
+
+
 def positions(seqlen: int, device: Device) -> Tensor:
     """Return 0 .. seqlen-1, int32."""
     return torch.arange(seqlen, dtype=torch.int32, device=device)

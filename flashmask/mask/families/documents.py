@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from flashmask.mask.checks import check_count
-from flashmask.mask.families.columns import Device, as_batch, positions, stack_columns
+from flashmask.mask.families.columns import (
+    Device,
+    as_batch,
+    limited,
+    positions,
+    stack_columns,
+)
 from flashmask.mask.flash_mask import FlashMask
 
 DocumentLengths = Sequence[int] | Sequence[Sequence[int]] | Tensor
@@ -79,8 +85,8 @@ def document_window(
     Raises:
         ValueError: a negative number, or sequences of unequal lengths without `seqlen`.
     """
-    check_count("window", window)
     _, end = _document_of_tokens("lengths", as_batch("lengths", lengths, 1), seqlen, device)
+    window = limited("window", window, end.shape[-1])
     lts = torch.minimum(end, positions(end.shape[-1], end.device) + window)
     return stack_columns(lts, causal=True, seqlen_q=end.shape[-1])
 
@@ -97,7 +103,7 @@ def chunked_local(seqlen: int, *, chunk: int, device: Device = None) -> FlashMas
         A mask with bounds `[1, 1, seqlen, 1]`.
     """
     check_count("seqlen", seqlen)
-    check_count("chunk", chunk, 1)
+    chunk = limited("chunk", chunk, seqlen, minimum=1)
     lts = ((positions(seqlen, device) // chunk + 1) * chunk).clamp(max=seqlen)
     return stack_columns(lts, causal=True, seqlen_q=seqlen)
 

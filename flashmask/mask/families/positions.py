@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import torch
 
-from flashmask.mask.checks import check_count
 from flashmask.mask.families.columns import (
     Device,
     Lengths,
+    limited,
     per_batch,
     positions,
     row_count,
@@ -90,17 +90,15 @@ def sliding_window(
             f"give either window, or left and/or right, but not both: "
             f"window={window}, left={left}, right={right}"
         )
-    position = positions(seqlen, device)
+    position, longest = positions(seqlen, device), max(rows, seqlen)
     if window is not None:
-        check_count("window", window)
+        window = limited("window", window, longest)
         return stack_columns(row_of(position + window, rows, seqlen), causal=True, seqlen_q=rows)
     lts, ute = torch.full_like(position, rows), torch.zeros_like(position)
     if left is not None:
-        check_count("left", left)
-        lts = row_of(position + left + 1, rows, seqlen)
+        lts = row_of(position + limited("left", left, longest) + 1, rows, seqlen)
     if right is not None:
-        check_count("right", right)
-        ute = row_of(position - right, rows, seqlen)
+        ute = row_of(position - limited("right", right, longest), rows, seqlen)
     return stack_columns(lts, ute, causal=False, seqlen_q=rows)
 
 
@@ -120,8 +118,8 @@ def attention_sink(
         A mask with bounds `[1, 1, seqlen, 1]`.
     """
     rows = row_count(seqlen, seqlen_q)
-    check_count("sink", sink)
-    check_count("window", window)
+    sink = limited("sink", sink, seqlen)
+    window = limited("window", window, max(rows, seqlen))
     position = positions(seqlen, device)
     leaves_window = row_of(position + window, rows, seqlen)
     lts = torch.where(position < sink, rows, leaves_window)
@@ -151,8 +149,9 @@ def global_sliding_window(
         A mask with bounds `[1, 1, seqlen, 4]`.
     """
     rows = row_count(seqlen, seqlen_q)
-    for name, value in (("num_global", num_global), ("left", left), ("right", right)):
-        check_count(name, value)
+    num_global = limited("num_global", num_global, seqlen)
+    left = limited("left", left, max(rows, seqlen))
+    right = limited("right", right, max(rows, seqlen))
     position = positions(seqlen, device)
     is_global = position < num_global
     lts = torch.where(is_global, rows, row_of(position + left + 1, rows, seqlen))
@@ -200,7 +199,7 @@ def block_causal(
         A mask with bounds `[1, 1, seqlen, 2]`.
     """
     rows = row_count(seqlen, seqlen_q)
-    check_count("block", block, 1)
+    block = limited("block", block, seqlen, minimum=1)
     position = positions(seqlen, device)
     ute = row_of(position // block * block, rows, seqlen)
     return stack_columns(torch.full_like(ute, rows), ute, causal=False, seqlen_q=rows)

@@ -3,6 +3,7 @@
 """Every builder against the definition of its family: which row sees which column."""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -145,6 +146,44 @@ def test_more_rows_than_keys_come_before_all_keys():
     assert np.array_equal(window, (position >= key) & (position - key < 2))
     both = masks.sliding_window(6, left=3, right=1, seqlen_q=10).to_dense()[0, 0].numpy()
     assert np.array_equal(both, (position - key <= 3) & (key - position <= 1))
+
+
+UNLIMITED = {
+    "window": (lambda n, rows: masks.sliding_window(S, window=n, seqlen_q=rows), masks.causal),
+    "left": (lambda n, rows: masks.sliding_window(S, left=n, seqlen_q=rows), masks.full),
+    "right": (lambda n, rows: masks.sliding_window(S, right=n, seqlen_q=rows), masks.full),
+    "sink": (
+        lambda n, rows: masks.attention_sink(S, sink=n, window=1, seqlen_q=rows),
+        masks.causal,
+    ),
+    "sink window": (
+        lambda n, rows: masks.attention_sink(S, sink=1, window=n, seqlen_q=rows),
+        masks.causal,
+    ),
+    "around": (
+        lambda n, rows: masks.global_sliding_window(
+            S, num_global=1, left=n, right=n, seqlen_q=rows
+        ),
+        masks.full,
+    ),
+    "global": (
+        lambda n, rows: masks.global_sliding_window(
+            S, num_global=n, left=1, right=1, seqlen_q=rows
+        ),
+        masks.full,
+    ),
+    "block": (lambda n, rows: masks.block_causal(S, block=n, seqlen_q=rows), masks.full),
+    "document window": (lambda n, _: masks.document_window([S], window=n), masks.causal),
+    "chunk": (lambda n, _: masks.chunked_local(S, chunk=n), masks.causal),
+}
+
+
+@pytest.mark.parametrize("name", UNLIMITED)
+@pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**40, sys.maxsize])
+def test_numbers_larger_than_everything_mean_no_limit(name, number):
+    build, unlimited = UNLIMITED[name]
+    mask = build(number, 7)  # documents and chunks have all rows
+    assert torch.equal(mask.to_dense(), unlimited(S, seqlen_q=mask.seqlen_q).to_dense())
 
 
 def test_hash_sparse_sees_its_bucket_in_sorted_order():
