@@ -36,8 +36,10 @@ class Screen:
         self.console.print(Text(textwrap.indent(text, "  ")), soft_wrap=True)
 
     def quote(self, text: str) -> None:
-        """Show text with a bar at its left, without its empty lines."""
-        self.say("\n".join(f"| {line}" for line in text.splitlines() if line.strip()) + "\n")
+        """Show text with a bar at its left, without empty lines and what moves the cursor."""
+        lines = [line for line in text.splitlines() if line.strip()]
+        text = "\n".join(f"| {line}" for line in lines).expandtabs(4)
+        self.say("".join(c if c.isprintable() or c == "\n" else "?" for c in text) + "\n")
 
     def facts(self, facts: dict[str, str]) -> None:
         width = max(map(len, facts))

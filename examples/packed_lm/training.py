@@ -30,7 +30,9 @@ class Trainer:
         peak: the highest learning rate.
     """
 
-    def __init__(self, model: Transformer, attention: str, steps: int, peak: float = 1.5e-3) -> None:
+    def __init__(
+        self, model: Transformer, attention: str, steps: int, peak: float = 1.5e-3
+    ) -> None:
         self.model, self.attention, self.steps, self.peak = model, attention, steps, peak
         self.loss_of = torch.compile(model, fullgraph=True)
         self.optimizer = torch.optim.AdamW(
