@@ -18,8 +18,8 @@ def plan_length(seqlen_q: int, seqlen_k: int) -> int:
     """Number of int32 elements which a plan has per mask head.
 
     A header; four lowered bounds per key column, padded to whole tiles; their minima and maxima per
-    tile and per 16 columns; the row and the column tasks, each with a cost. The same as
-    ``PlanLayout`` in csrc/plan.h. Depends on the lengths only, and works on symbolic sizes.
+    tile and per 16 columns; the row and the column tasks, each with a cost. Works on symbolic
+    sizes.
     """
     padded = (seqlen_k + TILE - 1) // TILE * TILE
     rows = (seqlen_q + TILE - 1) // TILE
