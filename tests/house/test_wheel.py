@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -66,12 +67,17 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
+def copy_sources(to: Path) -> None:
+    """Copies the sources, with the object files that are still good."""
+    unwanted = (".*", "dist", "demo_out", "*.so", "*.egg-info", "__pycache__", "lib*", "bdist*")
+    shutil.copytree(ROOT, to, ignore=shutil.ignore_patterns(*unwanted))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel built from a copy of the sources, with the object files that are still good."""
+    """The wheel built from a copy of the sources."""
     folder = tmp_path_factory.mktemp("wheel")
-    unwanted = (".*", "dist", "demo_out", "*.so", "*.egg-info", "__pycache__", "lib*", "bdist*")
-    shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*unwanted))
+    copy_sources(folder / "source")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     flags = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
     run(*pip, "wheel", *flags, ".", cwd=folder / "source")
@@ -96,6 +102,19 @@ def test_content_is_the_packages_and_nothing_else(wheel):
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert "flashmask/_C.abi3.so" in names
     assert [name for name in names if name.endswith((".cpp", ".h"))] == []
+
+
+def test_source_distribution_has_all_that_a_build_needs(tmp_path):
+    copy_sources(tmp_path / "source")
+    run(sys.executable, "setup.py", "--quiet", "sdist", cwd=tmp_path / "source")
+    (path,) = (tmp_path / "source" / "dist").glob("paddle_on_torch-*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    code = (path for one in PACKAGES for path in (ROOT / one).rglob("*"))
+    wanted = [path for path in code if path.suffix in (".py", ".cpp", ".h", ".typed")]
+    wanted += [ROOT / name for name in ("setup.py", "pyproject.toml", "constraints.txt", "LICENSE")]
+    wanted += [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]  # README.md links to them
+    assert {path.relative_to(ROOT).as_posix() for path in wanted} - names == set()
 
 
 def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
