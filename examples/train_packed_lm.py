@@ -107,8 +107,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.partition("\n\n")[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--steps", type=int, default=140, help="training steps")
-    parser.add_argument("--seq-len", type=int, default=4096, help="bytes per packed sequence")
+    parser.add_argument("--steps", type=int, default=350, help="training steps")
+    parser.add_argument("--seq-len", type=int, default=2048, help="bytes per packed sequence")
     parser.add_argument(
         "--attention",
         choices=("flashmask", "sdpa", "flex"),
@@ -124,7 +124,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name in ("steps", "seq_len"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    options.shape, options.held_out, options.rounds, options.write = Shape(), 8, 3, 240
+    options.shape, options.held_out, options.rounds, options.write = Shape(), 16, 3, 200
     if options.quick:
         options.shape = Shape(layers=2, width=64, heads=2, kv_heads=1, head_dim=64, hidden=128)
         options.steps, options.seq_len = min(options.steps, 20), min(options.seq_len, 512)
