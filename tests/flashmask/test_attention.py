@@ -157,17 +157,21 @@ def test_visible_nan_is_never_hidden(backend, where, dtype):
     assert result.grads[0][0, 150, 1].isnan().any()
 
 
+@pytest.mark.parametrize("before", [0, 128])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_visible_nan_beside_a_large_score(isa, dtype):
-    """Wherever they are: a maximum of vectors may lose either of them, and the row must not."""
+def test_visible_nan_beside_a_large_score(isa, dtype, before):
+    """Wherever they are: a maximum of vectors may lose either of them, and the row must not.
+
+    With other keys `before`, there is a maximum already.
+    """
     width = 33
     nan, large = (x.flatten() for x in torch.meshgrid(*[torch.arange(width)] * 2, indexing="ij"))
     nan, large = nan[nan != large], large[nan != large]
     rows = torch.arange(len(nan))
-    key = torch.zeros(len(nan), width, 1, 16)
-    key[rows, nan, 0, 0] = float("nan")
-    key[rows, large, 0, 0] = 100
-    query, value = torch.ones(len(nan), 1, 1, 16), torch.ones(len(nan), width, 1, 16)
+    key = torch.zeros(len(nan), before + width, 1, 16)
+    key[rows, before + nan, 0, 0] = float("nan")
+    key[rows, before + large, 0, 0] = 100
+    query, value = torch.ones(len(nan), 1, 1, 16), torch.ones_like(key)
     out, lse = flashmask_attention(
         query.to(dtype), key.to(dtype), value.to(dtype), return_softmax_lse=True
     )
