@@ -44,6 +44,7 @@ STABLE_EXTENSIONS = {
         "flashmask/csrc/plan.cpp": [],
         "flashmask/csrc/driver.cpp": [],
         "flashmask/csrc/levels.cpp": [],
+        "flashmask/csrc/memory.cpp": [],
         "flashmask/csrc/kernel_portable.cpp": [],
         **(X86_ONLY if X86 else {}),
     },

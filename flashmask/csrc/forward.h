@@ -59,7 +59,7 @@ struct Forward {
   }
 
   static int64_t scratch_words(const Problem& p) {
-    return Scores::query_words(p.dim) + static_cast<int64_t>(kTile) * (value_columns(p) + Simd::W + 2) +
+    return Scores::query_words(p.dim) + static_cast<int64_t>(kTile) * (value_columns(p) + Simd::W + 1) +
            2 * static_cast<int64_t>(Simd::kRows) * kTile;
   }
 
@@ -113,18 +113,16 @@ struct Forward {
     float* acc;         // [kTile][columns] weights times values so far
     float* sum;         // [kTile][W] partial sums of the weights
     float* top;         // [kTile] maximum that the exponents are taken from, in base 2
-    float* limit;       // [kTile] raw score that moves it
     float* scores;      // [kRows][kTile]
-    uint32_t* weights;  // [kRows][kTile / pair] left operand of the second product; in place of floats
+    uint32_t* weights;  // [kRows][kTile / pair] left operand of the second product
 
     State(const Problem& p, uint32_t* scratch, const ScaledQuery& scaled)
         : columns(value_columns(p)), factor(scaled.factor), q(scratch) {
       acc = reinterpret_cast<float*>(q + Scores::query_words(p.dim));
       sum = acc + static_cast<int64_t>(kTile) * columns;
       top = sum + kTile * Simd::W;
-      limit = top + kTile;
-      scores = limit + kTile;
-      weights = reinterpret_cast<uint32_t*>(Dot::kPair == 1 ? scores : scores + Simd::kRows * kTile);
+      scores = top + kTile;
+      weights = reinterpret_cast<uint32_t*>(scores + Simd::kRows * kTile);
       std::fill(acc, top, 0.0f);
       std::fill(top, scores, -kInfinity);
     }
@@ -133,35 +131,53 @@ struct Forward {
 
   // Scores of one row in columns [first, last) -> weights. `row` counts in the tile, `i` in the group.
   static void weigh(const State& state, int row, int i, int first, int last) {
-    using V = Simd::V;
-    float* s = state.scores + i * kTile;
-    V highest = Simd::load(s + first);
-    for (int n = first + Simd::W; n < last; n += Simd::W) highest = Simd::max(highest, Simd::load(s + n));
-    if (Simd::any_greater(highest, Simd::set1(state.limit[row]))) move_top(state, row, Simd::reduce_max(highest));
+    const float* s = state.scores + i * kTile;
+    // Until a row has seen anything there is no maximum to begin with. Later ones rarely have to move: hope first.
+    const bool settled = state.top[row] == -kInfinity;
+    if (settled) move_top(state, row, highest_score(s, first, last));
+    if (try_weigh(state, row, i, first, last, settled)) return;
+    move_top(state, row, highest_score(s, first, last));
+    try_weigh(state, row, i, first, last, true);
+  }
 
+  // False, and nothing is added to the sum, if an exponent went beyond what an unsettled maximum allows.
+  static bool try_weigh(const State& state, int row, int i, int first, int last, bool settled) {
+    using V = Simd::V;
+    const float* s = state.scores + i * kTile;
     const V factor = Simd::set1(state.factor);
     const V shift = Simd::set1(state.top[row] == -kInfinity ? 0.0f : -state.top[row]);
     V total = Simd::load(state.sum + row * Simd::W);
+    V highest = Simd::set1(-kInfinity);
     for (int n = first; n < last; n += Simd::W) {
-      const V weight = exp2<Scores::kExpDegree>(Simd::fma(Simd::load(s + n), factor, shift));
+      const V exponent = Simd::fma(Simd::load(s + n), factor, shift);
+      const V weight = exp2<Scores::kExpDegree>(exponent);
+      highest = Simd::max(highest, exponent);
       total = Simd::add(total, weight);
       if constexpr (Dot::kPair == 2) {
         Dot::store_row(state.weights + (i * kTile + n) / 2, weight);
       } else {
-        Simd::store(s + n, weight);
+        Simd::store(reinterpret_cast<float*>(state.weights) + i * kTile + n, weight);
       }
     }
+    if (!settled && Simd::any_greater(highest, Simd::set1(kHeadroom))) return false;
     Simd::store(state.sum + row * Simd::W, total);
+    return true;
+  }
+
+  static float highest_score(const float* s, int first, int last) {
+    Simd::V highest = Simd::load(s + first);
+    for (int n = first + Simd::W; n < last; n += Simd::W) highest = Simd::max(highest, Simd::load(s + n));
+    return Simd::reduce_max(highest);
   }
 
   static void move_top(const State& state, int row, float highest_score) {
     const float highest = highest_score * state.factor;
+    if (!(highest > state.top[row])) return;  // nothing visible yet, or only NaN
     const float rescale = std::exp2(state.top[row] - highest);
     float* sum = state.sum + row * Simd::W;
     for (int d = 0; d < Simd::W; ++d) sum[d] *= rescale;
     scale(state.out(row), state.columns, rescale);
     state.top[row] = highest;
-    state.limit[row] = (highest + kHeadroom) / state.factor;
   }
 
   static void scale(float* x, int n, float factor) {

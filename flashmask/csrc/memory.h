@@ -4,37 +4,33 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <new>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 namespace flashmask {
 
-// Uninitialized memory for `count` elements, aligned to cache lines. Large blocks ask for huge pages: a kernel touches
-// them once, and faulting in 4 KiB at a time would cost as much as packing.
+// Memory for kernels to work in. Large blocks are kept for the next call, up to a limit: a fresh page costs a kernel as
+// much to be zeroed by the operating system as it costs to pack a tile into it. Thread-safe.
+struct Workspace {
+  void* data = nullptr;
+  size_t bytes = 0;  // of the block, at least what was asked for
+};
+Workspace take_workspace(size_t bytes);  // aligned to cache lines; throws std::bad_alloc
+void give_back(Workspace block);
+
+constexpr size_t kKeptBytes = size_t{128} << 20;  // most that is kept between calls
+size_t release_kept();                            // frees what is kept, returns how many bytes that was
+
+// Uninitialized memory for `count` elements.
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(int64_t count) {
-    const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    const size_t align = bytes >= kHuge ? kHuge : 64;
-    if (bytes == 0) return;
-    data_ = static_cast<T*>(std::aligned_alloc(align, (bytes + align - 1) / align * align));
-    if (!data_) throw std::bad_alloc();
-#if defined(__linux__)
-    if (bytes >= kHuge) madvise(data_, bytes, MADV_HUGEPAGE);
-#endif
-  }
-  ~Buffer() { std::free(data_); }
+  explicit Buffer(int64_t count) : block_(take_workspace(static_cast<size_t>(count) * sizeof(T))) {}
+  ~Buffer() { give_back(block_); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  T* get() const { return data_; }
+  T* get() const { return static_cast<T*>(block_.data); }
 
  private:
-  static constexpr size_t kHuge = size_t{1} << 21;
-  T* data_ = nullptr;
+  Workspace block_;
 };
 
 }  // namespace flashmask

@@ -232,6 +232,8 @@ PyObject* set_isa(PyObject*, PyObject* name) {
   Py_RETURN_NONE;
 }
 
+PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(release_kept()); }
+
 }  // namespace
 }  // namespace flashmask
 
@@ -247,6 +249,7 @@ PyMODINIT_FUNC PyInit__C() {
       {"isa_levels", flashmask::isa_levels, METH_NOARGS, "Levels of instructions this machine supports, best last."},
       {"isa", flashmask::isa, METH_NOARGS, "The level in use."},
       {"set_isa", flashmask::set_isa, METH_O, "Chooses a level for the whole process."},
+      {"release_memory", flashmask::release_memory, METH_NOARGS, "Frees kept working memory; returns bytes."},
       {nullptr, nullptr, 0, nullptr}};
   static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
   return PyModule_Create(&module);

@@ -58,3 +58,15 @@ def force_isa(name: str) -> Iterator[None]:
         yield
     finally:
         module.set_isa(before)
+
+
+def release_memory() -> int:
+    """Frees the working memory which the kernels keep between calls; at most 128 MiB.
+
+    Returns:
+        The number of bytes freed.
+
+    Raises:
+        RuntimeError: the compiled module is missing.
+    """
+    return int(_compiled().release_memory())
