@@ -7,7 +7,7 @@ import torch
 
 from flashmask import flashmask_attention
 from tests.flashmask.oracle import FLOATS, INF, make_problem
-from tests.flashmask.run import attend, check
+from tests.flashmask.run import attend, check, same
 
 DTYPES = list(FLOATS.values())
 
@@ -155,6 +155,29 @@ def test_visible_nan_is_never_hidden(backend, where, dtype):
     if where != "value":
         assert not result.out[0, :150, 1].isnan().any()
     assert result.grads[0][0, 150, 1].isnan().any()
+
+
+UNSEEN = {
+    "lower": (0, 200, 0, 0),
+    "upper": (200, 200, 0, 200),
+    "both": (90, 200, 0, 140),
+    "clamped": (-5, 900, 0, 0),
+}
+
+
+@pytest.mark.parametrize("bounds", UNSEEN.values(), ids=UNSEEN)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_keys_that_no_row_sees_may_hold_anything(isa, dtype, bounds):
+    """Padding: with the C++ kernels no NaN of it reaches an output or a gradient."""
+    hidden = [0, 3, 130, 199]  # among others, which are seen
+    mask = torch.tensor([200, 200, 0, 0], dtype=torch.int32).repeat(1, 1, 200, 1)
+    mask[:, :, hidden] = torch.tensor(bounds, dtype=torch.int32)
+    problem = make_problem(1, 200, 200, 4, 2, 24, 16, dtype, bounds=mask, lse_gradient=True)
+    clean = check(problem, "cpu")
+    problem.key[:, hidden] = problem.value[:, hidden] = float("nan")
+    assert same(clean, attend(problem, "cpu"))
+    assert not clean.grads[1][:, hidden].any()
+    assert not clean.grads[2][:, hidden].any()
 
 
 @pytest.mark.parametrize("before", [0, 128])
