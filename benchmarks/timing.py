@@ -16,21 +16,18 @@ import torch
 
 
 def interleaved(
-    contenders: dict[str, Callable[[], Any]], *, rounds: int = 7, budget_s: float = 20.0
+    contenders: dict[str, Callable[[], Any]], *, rounds: int = 7, budget_s: float = 8.0
 ) -> dict[str, float]:
     """Median seconds per contender.
 
-    One unmeasured round warms up (and compiles). Then up to `rounds` rounds run; after three of
-    them the budget may end the cell early. Very short calls are repeated inside a round until they
-    take a millisecond.
+    An unmeasured round warms up (and compiles). Then up to `rounds` rounds run; after three of them
+    the budget may end the cell early. Very short calls are repeated inside a round until they take
+    a millisecond.
     """
-    repeats = {}
-    for name, call in contenders.items():
-        call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, min(1000, int(1e-3 / max(time.perf_counter() - start, 1e-7))))
+    repeats = dict.fromkeys(contenders, 1)
     samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for call in contenders.values():
+        call()
     began = time.perf_counter()
     for done in range(rounds):
         if done >= 3 and time.perf_counter() - began > budget_s:
@@ -40,6 +37,8 @@ def interleaved(
             for _ in range(repeats[name]):
                 call()
             samples[name].append((time.perf_counter() - start) / repeats[name])
+            if done == 0:
+                repeats[name] = max(1, min(1000, int(1e-3 / max(samples[name][0], 1e-7))))
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
