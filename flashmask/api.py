@@ -265,7 +265,7 @@ def _normalize(
         block_mask = _expand_batch(block_mask, query.shape[0])
     if softmax_scale is None:
         # A head dim is a static number of a model; int() makes a symbolic one static, too.
-        softmax_scale = max(int(query.shape[-1]), 1) ** -0.5
+        softmax_scale = max(int(query.shape[-1]), 1) ** -0.5 if query.dim() else 1.0
     return bounds, block_mask, plan, causal, float(softmax_scale)
 
 

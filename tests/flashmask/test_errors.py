@@ -72,6 +72,11 @@ BAD = {
         f"query must have 4 dimensions {QUERY}, but has shape [140, 4, 16]; reshape it.",
         edit(query=lambda t: t[0]),
     ),
+    "query_without_dimensions": Bad(
+        ValueError,
+        f"query must have 4 dimensions {QUERY}, but has shape []; reshape it.",
+        put(query=torch.tensor(1.0)),
+    ),
     "key_rank": Bad(
         ValueError,
         "key must have 4 dimensions [batch, seqlen_k, heads_k, head_dim], but has shape "
