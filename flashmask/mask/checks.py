@@ -23,13 +23,13 @@ def check_bounds(bounds: Tensor, causal: bool) -> None:
     if bounds.dim() != 4:
         raise ValueError(
             f"startend_row_indices must have 4 dimensions [B, Hm, Sk, C], "
-            f"but its shape is {tuple(bounds.shape)}"
+            f"but its shape is {tuple(bounds.shape)}; reshape it"
         )
     allowed = (1, 2) if causal else (2, 4)
     if bounds.shape[3] not in allowed:
         raise ValueError(
             f"startend_row_indices must have {allowed[0]} or {allowed[1]} bounds per column with "
-            f"causal={causal}, but has {bounds.shape[3]}"
+            f"causal={causal}, but has {bounds.shape[3]}; see the table in docs/masks.md"
         )
 
 
@@ -45,7 +45,7 @@ def check_sizes(bounds: Tensor | None, seqlen_q: int, seqlen_k: int) -> None:
     if bounds is not None and bounds.shape[2] != seqlen_k:
         raise ValueError(
             f"startend_row_indices must have one entry per key column, seqlen_k={seqlen_k}, "
-            f"but its shape is {tuple(bounds.shape)}"
+            f"but its shape is {tuple(bounds.shape)}; leave seqlen_k out to read it from there"
         )
 
 
@@ -64,25 +64,26 @@ def check_block_mask(
     if block_mask.dim() != 4 or tuple(block_mask.shape[2:]) != blocks:
         raise ValueError(
             f"block_mask must be [B, Hm, {blocks[0]}, {blocks[1]}] for seqlen_q={seqlen_q} and "
-            f"seqlen_k={seqlen_k}, but its shape is {tuple(block_mask.shape)}"
+            f"seqlen_k={seqlen_k}, but its shape is {tuple(block_mask.shape)}; build it for these "
+            f"lengths"
         )
     if bounds is None:
         return
     if bounds.device != block_mask.device:
         raise ValueError(
             f"block_mask must be on the device of startend_row_indices, {bounds.device}, "
-            f"but is on {block_mask.device}"
+            f"but is on {block_mask.device}; move it there with .to"
         )
     if bounds.shape[0] != block_mask.shape[0] and 1 not in (bounds.shape[0], block_mask.shape[0]):
         raise ValueError(
             f"block_mask must have a batch of 1 or {bounds.shape[0]}, that of "
-            f"startend_row_indices, but has {block_mask.shape[0]}"
+            f"startend_row_indices, but has {block_mask.shape[0]}; expand or slice it"
         )
     few, many = sorted((bounds.shape[1], block_mask.shape[1]))
     if few != many and (few == 0 or many % few):
         raise ValueError(
             f"the heads of block_mask, {block_mask.shape[1]}, and of startend_row_indices, "
-            f"{bounds.shape[1]}, must divide one another"
+            f"{bounds.shape[1]}, must divide one another; expand or slice dimension 1 of either"
         )
 
 

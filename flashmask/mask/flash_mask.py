@@ -59,7 +59,10 @@ class FlashMask:
             check_bounds(bounds, self.causal)
         if self.seqlen_k is None:
             if bounds is None and self.seqlen_q is None:
-                raise ValueError("seqlen_k must be given when startend_row_indices is None")
+                raise ValueError(
+                    "seqlen_k must be given when startend_row_indices is None, but is None; "
+                    "pass the number of keys"
+                )
             object.__setattr__(
                 self, "seqlen_k", self.seqlen_q if bounds is None else bounds.shape[2]
             )
