@@ -43,8 +43,13 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape, attend: Attend) -> None:
         super().__init__()
         self.shape, self.attend = shape, attend
-        rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        self.qkv = nn.Linear(shape.width, rows, bias=False)
+        values = shape.kv_heads * shape.head_dim
+        rows = shape.heads * shape.head_dim + 2 * values
+        # A bias lets a head ask for a distance, such as the byte before, whatever the bytes are.
+        self.qkv = nn.Linear(shape.width, rows)
+        query_key, value = self.qkv.bias.split((rows - values, values))
+        nn.init.normal_(query_key)
+        nn.init.zeros_(value)
         self.out = nn.Linear(shape.heads * shape.head_dim, shape.width, bias=False)
         # Normalized queries and keys keep the scores tame at a high learning rate.
         self.query_norm = nn.RMSNorm(shape.head_dim)

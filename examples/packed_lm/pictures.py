@@ -28,7 +28,8 @@ def draw_loss(losses: Sequence[float], unigram: float, held_out: float, path: Pa
     figure = Figure(figsize=(6.4, 3.8), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     steps = len(losses)
-    axes.plot(range(1, steps + 1), losses, color=_OURS, linewidth=1.2)
+    axes.plot(range(1, steps + 1), losses, color=_OURS, linewidth=0.8, alpha=0.35)
+    axes.plot(range(1, steps + 1), _smooth(losses), color=_OURS, linewidth=1.6)
     axes.axhline(unigram, color=_MARK, linewidth=1, linestyle="--")
     axes.annotate(
         f"unigram entropy {unigram:.2f}",
@@ -43,10 +44,11 @@ def draw_loss(losses: Sequence[float], unigram: float, held_out: float, path: Pa
     axes.annotate(
         f"held-out documents {held_out:.2f}",
         (steps, held_out),
-        xytext=(-4, -14),
+        xytext=(-4, -44),
         textcoords="offset points",
         ha="right",
         color=_INK,
+        arrowprops={"arrowstyle": "-", "color": _INK, "linewidth": 0.6},
     )
     axes.set_ylim(0, max(losses) * 1.05)
     axes.set_xlim(0, steps)
@@ -54,6 +56,12 @@ def draw_loss(losses: Sequence[float], unigram: float, held_out: float, path: Pa
     axes.set_ylabel("loss, nats per byte")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
+
+
+def _smooth(losses: Sequence[float], width: int = 15) -> list[float]:
+    """Return the mean of the last losses at every step, of fewer at the beginning."""
+    spans = (losses[max(0, at - min(width, at // 2)) : at + 1] for at in range(len(losses)))
+    return [sum(span) / len(span) for span in spans]
 
 
 def draw_speeds(rows: Sequence[Row], seq_len: int, path: Path) -> None:

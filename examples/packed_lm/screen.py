@@ -78,7 +78,7 @@ class Screen:
 
     def comparison(self, rows: Sequence[Row]) -> None:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("")
+        table.add_column("", no_wrap=True)
         for title in (
             "training step",
             "attention\nforward + backward",
