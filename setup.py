@@ -25,7 +25,7 @@ MAX_JOBS = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
-AVX512_BF16 = [*AVX512, "-mavx512bf16", "-mavx512vnni"]
+AVX512_BF16 = [*AVX512, "-mavx512bf16"]
 # Packed words are floats or pairs of bf16 and are read as either.
 # g++ 12 takes the undefined operands inside its own AVX-512 header for a mistake of ours.
 QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-unused-parameter"]

@@ -25,7 +25,7 @@ def plan_length(seqlen_q: int, seqlen_k: int) -> int:
     rows = (seqlen_q + TILE - 1) // TILE
     columns = padded // TILE
     summaries = 8 * columns + 8 * (padded // PLAN_UNIT)
-    return PLAN_HEADER + 4 * padded + summaries + 2 * rows + 2 * columns
+    return PLAN_HEADER + 4 * padded + summaries + rows + columns
 
 
 def plan_shape(

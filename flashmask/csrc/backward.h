@@ -6,9 +6,10 @@
 //   p  = exp2(s - lse)      ds = p * (dp - delta)      delta = rowsum(dout * out) - dlse
 //   dv += p^T . dout        dk += ds^T . q             dq += ds . k
 //
-// A task owns a run of column tiles of one kv head and walks all query rows of its group. dk and dv are complete when
-// it leaves a column tile; dq goes to a buffer of the run, and the runs are added in ascending order afterwards. The
-// runs depend on the shapes only, so every gradient is bitwise the same for any number of threads.
+// A task owns a run of column tiles of one kv head, for some or all query heads of its group, and walks their rows. dq
+// goes to a buffer of the run; dk and dv go to a buffer of the heads unless the task has all of them. The buffers are
+// added in ascending order afterwards. How tasks are cut depends on the shapes only, so every gradient is bitwise the
+// same for any number of threads.
 #pragma once
 
 #include <algorithm>
@@ -47,6 +48,7 @@ struct Backward {
     }
   };
   static int64_t query_columns(const Problem& p) { return key_columns(p); }
+  static int64_t key_value_columns(const Problem& p) { return key_columns(p) + value_columns(p); }
   static int64_t row_words(const Problem& p) {
     return static_cast<int64_t>(kTile) * (key_words(p) + value_words(p) + 2) +
            static_cast<int64_t>(kTilePairs) * (key_columns(p) + value_columns(p));
@@ -66,7 +68,7 @@ struct Backward {
     const Rows q = rows_of(p.q, p.dtype, p.dim, b, h, row0);
     const Rows out = rows_of(p.out, p.dtype, p.dim_v, b, h, row0);
     const Rows grad_out = rows_of(p.grad_out, p.dtype, p.dim_v, b, h, row0);
-    PlainScores<Dot>::pack_query(q, kTile, to.q, scaled, blind);
+    Scores<Dot>::pack_query(q, kTile, to.q, scaled, blind);
     Pack<Dot>::rows(grad_out, kTile, to.grad_out, value_words(p), blind);
     Pack<Dot>::paired(q, kTile, to.q_pairs, key_columns(p), blind);
     Pack<Dot>::paired(grad_out, kTile, to.grad_out_pairs, value_columns(p), blind);
@@ -92,41 +94,42 @@ struct Backward {
     uint32_t *p_pairs, *ds_pairs;         // [unit][kTilePairs][kUnit], left operands of dv and dk
     uint32_t* ds;                         // [kTile][kTilePairs], left operand of dq
     float *scores, *dp;                   // [kRows][kTile]
-    uint32_t* end;
-    Scratch(const Problem& p, uint32_t* at) {
-      const auto take = [&at](int64_t words) {
-        uint32_t* x = at;
-        at += words;
-        return x;
+    int64_t words = 0;
+    // Without memory, only `words` is to be used.
+    explicit Scratch(const Problem& p, uint32_t* memory = nullptr) {
+      const auto take = [&](int64_t n) {
+        uint32_t* at = memory ? memory + words : nullptr;
+        words += n;
+        return at;
       };
+      const auto take_floats = [&](int64_t n) { return reinterpret_cast<float*>(take(n)); };
       keys = take(static_cast<int64_t>(key_words(p)) * kTile);
       values = take(static_cast<int64_t>(value_words(p)) * kTile);
       key_pairs = take(static_cast<int64_t>(kTilePairs) * key_columns(p));
-      grad_k = reinterpret_cast<float*>(take(static_cast<int64_t>(kTile) * key_columns(p)));
-      grad_v = reinterpret_cast<float*>(take(static_cast<int64_t>(kTile) * value_columns(p)));
+      grad_k = take_floats(static_cast<int64_t>(kTile) * key_columns(p));
+      grad_v = take_floats(static_cast<int64_t>(kTile) * value_columns(p));
       p_pairs = take(kTilePairs * kTile);
       ds_pairs = take(kTilePairs * kTile);
       ds = take(kTilePairs * kTile);
-      scores = reinterpret_cast<float*>(take(Simd::kRows * kTile));
-      dp = reinterpret_cast<float*>(take(Simd::kRows * kTile));
-      end = at;
+      scores = take_floats(Simd::kRows * kTile);
+      dp = take_floats(Simd::kRows * kTile);
     }
   };
-  static int64_t scratch_words(const Problem& p) {
-    uint32_t origin;  // only differences of addresses are used
-    return Scratch(p, &origin).end - &origin;
-  }
+  static int64_t scratch_words(const Problem& p) { return Scratch(p).words; }
 
   static void run(const BackwardProblem& p, const BackwardTask& task, uint32_t* memory) {
-    const Scratch s(p, memory);
-    const int64_t group = group_of(p);
+    Scratch s(p, memory);
     for (int64_t c = task.first_tile; c < task.last_tile; ++c) {
       const int64_t first = c * kTile;
       const int count = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_k - first));
+      if (task.grad_kv) {
+        s.grad_k = task.grad_kv + c * kTile * key_value_columns(p);
+        s.grad_v = s.grad_k + static_cast<int64_t>(kTile) * key_columns(p);
+      }
       std::fill(s.grad_k, s.grad_k + static_cast<int64_t>(kTile) * key_columns(p), 0.0f);
       std::fill(s.grad_v, s.grad_v + static_cast<int64_t>(kTile) * value_columns(p), 0.0f);
       bool packed = false;
-      for (int64_t h = task.kv_head * group; h < (task.kv_head + 1) * group; ++h) {
+      for (int64_t h = task.first_head; h < task.last_head; ++h) {
         const PlanView plan = plan_of(p, task.batch, h);
         for (int64_t r = 0; r < row_tiles_of(p); ++r) {
           if (!KeptTiles(p, task.batch, h, r)(c)) continue;
@@ -143,7 +146,7 @@ struct Backward {
             Pack<Dot>::paired(k, count, s.key_pairs, key_columns(p), dead);
             packed = true;
           }
-          const int64_t local = (h - task.kv_head * group) * row_tiles_of(p) + r;
+          const int64_t local = (h - task.first_head) * row_tiles_of(p) + r;
           const RowPack row_pack(p, task.rows + local * row_words(p));
           float* grad_q = task.grad_q + local * kTile * key_columns(p);
           if (!task.touched[local]) {
@@ -153,16 +156,17 @@ struct Backward {
           tile(p, plan, c, row0, rows, kind, row_pack, s, grad_q);
         }
       }
-      const int64_t size = dtype_size(p.dtype);
-      for (int i = 0; i < count; ++i) {
-        const int64_t at = (task.batch * p.seqlen_k + first + i) * p.heads_k + task.kv_head;
-        float* gk = s.grad_k + static_cast<int64_t>(i) * key_columns(p);
-        for (int d = 0; d < p.dim; ++d) gk[d] *= p.scale;
-        store_float_row(gk, p.dtype, p.dim, p.grad_k + at * p.dim * size);
-        store_float_row(s.grad_v + static_cast<int64_t>(i) * value_columns(p), p.dtype, p.dim_v,
-                        p.grad_v + at * p.dim_v * size);
-      }
+      if (!task.grad_kv) store_key_value(p, task.batch, task.kv_head, c, s.grad_k, s.grad_v);
     }
+  }
+
+  // Adds up what the groups of query heads left for one column tile, in order: parts [kTile][columns of k, then of v].
+  static void finish_key_value(const BackwardProblem& p, int64_t b, int64_t hk, int64_t c, float* const* parts,
+                               int64_t count) {
+    const int64_t n = kTile * key_value_columns(p);
+    for (int64_t k = 1; k < count; ++k)
+      for (int64_t x = 0; x < n; ++x) parts[0][x] += parts[k][x];
+    store_key_value(p, b, hk, c, parts[0], parts[0] + static_cast<int64_t>(kTile) * key_columns(p));
   }
 
   // Adds up what the runs left for one row tile, in order.
@@ -187,6 +191,20 @@ struct Backward {
   }
 
  private:
+  static void store_key_value(const BackwardProblem& p, int64_t b, int64_t hk, int64_t c, float* grad_k,
+                              const float* grad_v) {
+    const int64_t first = c * kTile, size = dtype_size(p.dtype);
+    const int count = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_k - first));
+    for (int i = 0; i < count; ++i) {
+      const int64_t at = (b * p.seqlen_k + first + i) * p.heads_k + hk;
+      float* gk = grad_k + static_cast<int64_t>(i) * key_columns(p);
+      for (int d = 0; d < p.dim; ++d) gk[d] *= p.scale;
+      store_float_row(gk, p.dtype, p.dim, p.grad_k + at * p.dim * size);
+      store_float_row(grad_v + static_cast<int64_t>(i) * value_columns(p), p.dtype, p.dim_v,
+                      p.grad_v + at * p.dim_v * size);
+    }
+  }
+
   // One tile: scores and dp by row groups, then the three products that sum over them.
   static void tile(const BackwardProblem& p, const PlanView& plan, int64_t c, int32_t row0, int rows, TileClass kind,
                    const RowPack& in, const Scratch& s, float* grad_q) {

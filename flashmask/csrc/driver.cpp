@@ -64,42 +64,47 @@ void forward(const ForwardProblem& p, const Kernels& kernels, const Workers& wor
   });
 }
 
-int64_t backward_run_length(const Problem& p, int64_t query_columns) {
+BackwardCut cut_backward(const Problem& p, int64_t query_columns) {
   constexpr int64_t kTasks = 32, kBytes = int64_t{256} << 20;
-  const int64_t tiles = col_tiles_of(p);
+  const int64_t tiles = col_tiles_of(p), group = group_of(p), kv_heads = p.batch * p.heads_k;
+  BackwardCut cut;
+  // Query heads first: their buffers have the size of dk and dv, those of runs have the size of dq.
+  cut.heads = std::max<int64_t>(1, ceil_div(group, std::max<int64_t>(1, ceil_div(kTasks, kv_heads))));
+  cut.splits = std::max<int64_t>(1, ceil_div(group, cut.heads));
   const int64_t bytes =
       p.batch * p.heads_q * row_tiles_of(p) * kTile * query_columns * 4;  // dq of one run of all heads
-  const int64_t wanted = ceil_div(kTasks, std::max<int64_t>(1, p.batch * p.heads_k));
+  const int64_t wanted = ceil_div(kTasks, kv_heads * cut.splits);
   const int64_t affordable = std::max<int64_t>(1, kBytes / std::max<int64_t>(1, bytes));
   // A short run leaves a buffer for each few columns that it owns, and narrow masks would mostly add up buffers.
   const int64_t shortest = std::clamp<int64_t>(ceil_div(tiles, 8), 1, 4);
-  return std::max(shortest, ceil_div(tiles, std::min(wanted, affordable)));
+  cut.tiles = std::max(shortest, ceil_div(tiles, std::min(wanted, affordable)));
+  cut.runs = ceil_div(tiles, cut.tiles);
+  return cut;
 }
 
 void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& workers) {
   if (p.batch * p.heads_k == 0) return;
   const int64_t row_tiles = row_tiles_of(p), col_tiles = col_tiles_of(p), group = group_of(p);
   const int64_t row_words = kernels.row_words(p), columns = kernels.query_columns(p);
-  const int64_t kv_heads = p.batch * p.heads_k, heads = p.batch * p.heads_q;
-  const int64_t head_tiles = heads * row_tiles;
-  const int64_t length = backward_run_length(p, columns), runs = ceil_div(col_tiles, length);
-  const int64_t share = group * row_tiles * kTile * columns;  // dq of one task
+  const int64_t kv_heads = p.batch * p.heads_k, head_tiles = p.batch * p.heads_q * row_tiles;
+  const int64_t dq_tile = kTile * columns;  // dq of a row tile of a query head
   const int64_t scratch_words = round_up(kernels.backward_scratch(p), 16);
+  const BackwardCut cut = cut_backward(p, columns);
 
   // Many short sequences: one task does a whole kv head, from packing to dq.
-  if (runs == 1 && kv_heads >= 4 * workers.count) {
+  if (cut.runs == 1 && cut.splits == 1 && kv_heads >= 4 * workers.count) {
     const int64_t tiles = group * row_tiles, rows_at = scratch_words, grad_q_at = rows_at + tiles * row_words;
-    hand_out(workers, kv_heads, grad_q_at + share, [&](uint32_t* scratch, int64_t i) {
-      const int64_t b = i / p.heads_k, hk = i % p.heads_k;
+    hand_out(workers, kv_heads, grad_q_at + tiles * dq_tile, [&](uint32_t* scratch, int64_t i) {
+      const int64_t b = i / p.heads_k, hk = i % p.heads_k, first = hk * group;
       uint32_t* rows = scratch + rows_at;
       float* grad_q = reinterpret_cast<float*>(scratch + grad_q_at);
       std::vector<uint8_t> touched(tiles, 0);
       for (int64_t t = 0; t < tiles; ++t)
-        kernels.backward_pack(p, b, hk * group + t / row_tiles, t % row_tiles, rows + t * row_words);
-      kernels.backward(p, {b, hk, 0, col_tiles, rows, grad_q, touched.data()}, scratch);
+        kernels.backward_pack(p, b, first + t / row_tiles, t % row_tiles, rows + t * row_words);
+      kernels.backward(p, {b, hk, first, first + group, 0, col_tiles, rows, grad_q, touched.data(), nullptr}, scratch);
       for (int64_t t = 0; t < tiles; ++t) {
-        const float* part = grad_q + t * kTile * columns;
-        kernels.finish_query(p, b, hk * group + t / row_tiles, t % row_tiles, &part, touched[t]);
+        const float* part = grad_q + t * dq_tile;
+        kernels.finish_query(p, b, first + t / row_tiles, t % row_tiles, &part, touched[t]);
       }
     });
     return;
@@ -111,40 +116,57 @@ void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& w
     kernels.backward_pack(p, head / p.heads_q, head % p.heads_q, r, rows.get() + i * row_words);
   });
 
-  // One dq buffer per run: [runs][heads][row tiles][kTile][columns]. Pages that no tile touches are never committed.
-  Buffer<float> grad_q(runs * kv_heads * share);
-  std::vector<uint8_t> touched(runs * head_tiles, 0);
+  // dq: [runs][heads][row tiles][kTile][columns], used where a run touches it. dk and dv: [splits][kv heads][column
+  // tiles][kTile][columns], unless a task has all heads of a group.
+  Buffer<float> grad_q(cut.runs * head_tiles * dq_tile);
+  std::vector<uint8_t> touched(cut.runs * head_tiles, 0);
+  const int64_t kv_tile = kTile * kernels.key_value_columns(p), kv_share = col_tiles * kv_tile;
+  Buffer<float> grad_kv(cut.splits == 1 ? 0 : cut.splits * kv_heads * kv_share);
 
-  std::vector<int64_t> cost(runs * kv_heads, 0), order(runs * kv_heads);
-  for (int64_t i = 0; i < runs * kv_heads; ++i) {
-    const int64_t run = i / kv_heads, b = i % kv_heads / p.heads_k, hk = i % p.heads_k;
-    for (int64_t h = hk * group; h < (hk + 1) * group; ++h) {
-      const int32_t* tile_cost = plan_of(p, b, h).col_cost();
-      for (int64_t c = run * length; c < std::min(col_tiles, (run + 1) * length); ++c) cost[i] += tile_cost[c];
+  const int64_t parts = kv_heads * cut.splits, tasks = parts * cut.runs;
+  const auto task_of = [&](int64_t i) {
+    const int64_t run = i / parts, split = i % parts / kv_heads, kv = i % kv_heads;
+    const int64_t b = kv / p.heads_k, hk = kv % p.heads_k;
+    const int64_t first = hk * group + split * cut.heads, last = std::min(first + cut.heads, (hk + 1) * group);
+    const int64_t tile = (b * p.heads_q + first) * row_tiles;  // in [heads][row tiles]
+    return BackwardTask{b,
+                        hk,
+                        first,
+                        last,
+                        run * cut.tiles,
+                        std::min(col_tiles, (run + 1) * cut.tiles),
+                        rows.get() + tile * row_words,
+                        grad_q.get() + (run * head_tiles + tile) * dq_tile,
+                        touched.data() + run * head_tiles + tile,
+                        cut.splits == 1 ? nullptr : grad_kv.get() + (split * kv_heads + kv) * kv_share};
+  };
+  std::vector<int64_t> cost(tasks, 0), order(tasks);
+  for (int64_t i = 0; i < tasks; ++i) {
+    const BackwardTask t = task_of(i);
+    for (int64_t h = t.first_head; h < t.last_head; ++h) {
+      const int32_t* tile_cost = plan_of(p, t.batch, h).col_cost();
+      for (int64_t c = t.first_tile; c < t.last_tile; ++c) cost[i] += tile_cost[c];
     }
   }
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) { return cost[x] > cost[y]; });
+  hand_out(workers, tasks, scratch_words,
+           [&](uint32_t* scratch, int64_t i) { kernels.backward(p, task_of(order[i]), scratch); });
 
-  hand_out(workers, runs * kv_heads, scratch_words, [&](uint32_t* scratch, int64_t i) {
-    const int64_t task = order[i], run = task / kv_heads, kv_head = task % kv_heads;
-    const BackwardTask t{kv_head / p.heads_k,
-                         kv_head % p.heads_k,
-                         run * length,
-                         std::min(col_tiles, (run + 1) * length),
-                         rows.get() + kv_head * group * row_tiles * row_words,
-                         grad_q.get() + task * share,
-                         touched.data() + task * group * row_tiles};
-    kernels.backward(p, t, scratch);
-  });
-
+  if (cut.splits > 1) {
+    hand_out(workers, kv_heads * col_tiles, 0, [&](uint32_t*, int64_t i) {
+      const int64_t c = i % col_tiles, kv = i / col_tiles;
+      std::vector<float*> shares(cut.splits);
+      for (int64_t s = 0; s < cut.splits; ++s) shares[s] = grad_kv.get() + (s * kv_heads + kv) * kv_share + c * kv_tile;
+      kernels.finish_key_value(p, kv / p.heads_k, kv % p.heads_k, c, shares.data(), cut.splits);
+    });
+  }
   hand_out(workers, head_tiles, 0, [&](uint32_t*, int64_t i) {
     const int64_t r = i % row_tiles, head = i / row_tiles;
-    std::vector<const float*> parts;
-    for (int64_t run = 0; run < runs; ++run) {
-      if (touched[run * head_tiles + i]) parts.push_back(grad_q.get() + (run * head_tiles + i) * kTile * columns);
-    }
-    kernels.finish_query(p, head / p.heads_q, head % p.heads_q, r, parts.data(), static_cast<int64_t>(parts.size()));
+    std::vector<const float*> shares;
+    for (int64_t run = 0; run < cut.runs; ++run)
+      if (touched[run * head_tiles + i]) shares.push_back(grad_q.get() + (run * head_tiles + i) * dq_tile);
+    kernels.finish_query(p, head / p.heads_q, head % p.heads_q, r, shares.data(), static_cast<int64_t>(shares.size()));
   });
 }
 

@@ -20,7 +20,13 @@ struct Workers {
 void forward(const ForwardProblem& p, const Kernels& kernels, const Workers& workers);
 void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& workers);
 
-// Column tiles per run of the backward pass: a function of shapes only, because it decides the order of sums.
-int64_t backward_run_length(const Problem& p, int64_t query_columns);
+// How the backward pass is cut into tasks: a function of shapes only, because it decides the order of sums.
+struct BackwardCut {
+  int64_t heads;   // query heads of a task
+  int64_t splits;  // tasks that share a kv head
+  int64_t tiles;   // column tiles of a task
+  int64_t runs;    // tasks that share a row
+};
+BackwardCut cut_backward(const Problem& p, int64_t query_columns);
 
 }  // namespace flashmask

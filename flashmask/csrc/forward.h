@@ -33,18 +33,18 @@ struct DeadColumns {
       const int32_t* x = p.plan + ((p.plan_batch == 1 ? 0 : b) * p.plan_heads + h) * at.length + at.bounds + first + i;
       const int32_t lts = x[kLts * at.cols], lte = x[kLte * at.cols], uts = x[kUts * at.cols], ute = x[kUte * at.cols];
       const bool hidden = (lts <= 0 && lte >= p.seqlen_q) || (uts <= 0 && ute >= p.seqlen_q) ||
-                          (uts <= 0 && lts <= ute && lte >= p.seqlen_q);
+                          (uts <= 0 && lts <= ute && lte >= p.seqlen_q) ||
+                          (lts <= 0 && uts <= lte && ute >= p.seqlen_q);
       if (!hidden) return false;
     }
     return true;
   }
 };
 
-// `Scores` makes the scores (scores.h), `Dot` multiplies the weights with the values.
-template <class Scores, class Dot>
+template <class Dot>
 struct Forward {
   static int value_columns(const Problem& p) { return static_cast<int>(round_up(p.dim_v, kUnit)); }
-  static int64_t key_words(const Problem& p) { return Scores::key_words(p.dim); }
+  static int64_t key_words(const Problem& p) { return Scores<Dot>::key_words(p.dim); }
   static int64_t packed_words(const Problem& p) {
     return key_words(p) + static_cast<int64_t>(kTile / Dot::kPair) * value_columns(p);
   }
@@ -54,12 +54,12 @@ struct Forward {
     const int64_t first = c * kTile;
     const int count = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_k - first));
     const DeadColumns dead{p, b, hk, first};
-    Scores::pack_keys(rows_of(p.k, p.dtype, p.dim, b, hk, first), count, dst, dead);
+    Scores<Dot>::pack_keys(rows_of(p.k, p.dtype, p.dim, b, hk, first), count, dst, dead);
     Pack<Dot>::paired(rows_of(p.v, p.dtype, p.dim_v, b, hk, first), count, dst + key_words(p), value_columns(p), dead);
   }
 
   static int64_t scratch_words(const Problem& p) {
-    return Scores::query_words(p.dim) + static_cast<int64_t>(kTile) * (value_columns(p) + Simd::W + 1) +
+    return Scores<Dot>::query_words(p.dim) + static_cast<int64_t>(kTile) * (value_columns(p) + Simd::W + 1) +
            2 * static_cast<int64_t>(Simd::kRows) * kTile;
   }
 
@@ -72,7 +72,8 @@ struct Forward {
     const Stats tile_stats = plan.tiles(), unit_stats = plan.units();
     const ScaledQuery scaled(p.scale);
     const State state(p, scratch, scaled);
-    Scores::pack_query(rows_of(p.q, p.dtype, p.dim, b, h, first_row), rows, state.q, scaled, [](int) { return false; });
+    Scores<Dot>::pack_query(rows_of(p.q, p.dtype, p.dim, b, h, first_row), rows, state.q, scaled,
+                            [](int) { return false; });
 
     const KeptTiles kept(p, b, h, r);
     for (int64_t c = 0; c < plan.layout.col_tiles; ++c) {
@@ -88,7 +89,7 @@ struct Forward {
         if (seen.lo == seen.hi) continue;
         with_rows(size, [&]<int MR>() {
           const int first = seen.lo * kUnit, last = seen.hi * kUnit;
-          Scores::template product<MR>(p.dim, state.q, g, keys, first, (last - first) / Simd::W, state.scores);
+          Scores<Dot>::template product<MR>(p.dim, state.q, g, keys, first, (last - first) / Simd::W, state.scores);
           if (seen.masked) mask_scores<MR>(state.scores, seen, plan, c * kTile, row, -kInfinity);
           for (int i = 0; i < MR; ++i) weigh(state, g + i, i, first, last);
           product_rows<Dot, MR, Simd::kVecs, true>(state.weights + first / Dot::kPair, kTile / Dot::kPair, 1,
@@ -112,13 +113,13 @@ struct Forward {
     uint32_t* q;        // packed query rows
     float* acc;         // [kTile][columns] weights times values so far
     float* sum;         // [kTile][W] partial sums of the weights
-    float* top;         // [kTile] maximum that the exponents are taken from, in base 2
+    float* top;         // [kTile] score that the exponents are taken from
     float* scores;      // [kRows][kTile]
     uint32_t* weights;  // [kRows][kTile / pair] left operand of the second product
 
     State(const Problem& p, uint32_t* scratch, const ScaledQuery& scaled)
         : columns(value_columns(p)), factor(scaled.factor), q(scratch) {
-      acc = reinterpret_cast<float*>(q + Scores::query_words(p.dim));
+      acc = reinterpret_cast<float*>(q + Scores<Dot>::query_words(p.dim));
       sum = acc + static_cast<int64_t>(kTile) * columns;
       top = sum + kTile * Simd::W;
       scores = top + kTile;
@@ -144,13 +145,14 @@ struct Forward {
   static bool try_weigh(const State& state, int row, int i, int first, int last, bool settled) {
     using V = Simd::V;
     const float* s = state.scores + i * kTile;
+    // The difference first: scores of any size then cancel exactly, where factor * score - top would leave a rounding.
     const V factor = Simd::set1(state.factor);
-    const V shift = Simd::set1(state.top[row] == -kInfinity ? 0.0f : -state.top[row]);
+    const V top = Simd::set1(state.top[row] == -kInfinity ? 0.0f : state.top[row]);
     V total = Simd::load(state.sum + row * Simd::W);
     V highest = Simd::set1(-kInfinity);
     for (int n = first; n < last; n += Simd::W) {
-      const V exponent = Simd::fma(Simd::load(s + n), factor, shift);
-      const V weight = exp2<Scores::kExpDegree>(exponent);
+      const V exponent = Simd::mul(Simd::sub(Simd::load(s + n), top), factor);
+      const V weight = exp2<Dot::kExpDegree>(exponent);
       highest = Simd::max(highest, exponent);
       total = Simd::add(total, weight);
       if constexpr (Dot::kPair == 2) {
@@ -170,10 +172,9 @@ struct Forward {
     return Simd::reduce_max(highest);
   }
 
-  static void move_top(const State& state, int row, float highest_score) {
-    const float highest = highest_score * state.factor;
+  static void move_top(const State& state, int row, float highest) {
     if (!(highest > state.top[row])) return;  // nothing visible yet, or only NaN
-    const float rescale = std::exp2(state.top[row] - highest);
+    const float rescale = std::exp2((state.top[row] - highest) * state.factor);
     float* sum = state.sum + row * Simd::W;
     for (int d = 0; d < Simd::W; ++d) sum[d] *= rescale;
     scale(state.out(row), state.columns, rescale);
@@ -195,7 +196,7 @@ struct Forward {
     const int64_t at = (b * p.seqlen_q + row) * p.heads_q + h;
     store_float_row(state.out(i), p.dtype, p.dim_v, p.out + at * p.dim_v * dtype_size(p.dtype));
     p.lse[(b * p.heads_q + h) * p.seqlen_q + row] =
-        empty ? -kInfinity : (state.top[i] + std::log2(total)) * 0.69314718055994530942f;
+        empty ? -kInfinity : (state.top[i] * state.factor + std::log2(total)) * 0.69314718055994530942f;
   }
 };
 

@@ -43,11 +43,14 @@ struct Kernels {
   void (*forward_pack)(const ForwardProblem&, int64_t b, int64_t hk, int64_t c, uint32_t* dst);
   void (*forward)(const ForwardProblem&, int64_t b, int64_t h, int64_t r, const uint32_t* packed, uint32_t* scratch);
   // Backward.
-  int64_t (*row_words)(const Problem&);      // one row tile of one query head
-  int64_t (*query_columns)(const Problem&);  // floats in a row of a dq buffer
+  int64_t (*row_words)(const Problem&);          // one row tile of one query head
+  int64_t (*query_columns)(const Problem&);      // floats in a row of a dq buffer
+  int64_t (*key_value_columns)(const Problem&);  // floats in a row of a dk and dv buffer
   int64_t (*backward_scratch)(const Problem&);
   void (*backward_pack)(const BackwardProblem&, int64_t b, int64_t h, int64_t r, uint32_t* dst);
   void (*backward)(const BackwardProblem&, const BackwardTask&, uint32_t* scratch);
+  void (*finish_key_value)(const BackwardProblem&, int64_t b, int64_t hk, int64_t c, float* const* parts,
+                           int64_t count);
   void (*finish_query)(const BackwardProblem&, int64_t b, int64_t h, int64_t r, const float* const* parts,
                        int64_t count);
 };

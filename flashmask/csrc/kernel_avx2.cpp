@@ -9,6 +9,6 @@
 namespace flashmask {
 
 // Every dtype is widened to float when it is packed.
-const Kernels* kernels_avx2(DType, int) { return avx2::kernels_for<avx2::DotF32>(); }
+const Kernels* kernels_avx2(DType) { return avx2::kernels_for<avx2::DotF32>(); }
 
 }  // namespace flashmask

@@ -9,6 +9,6 @@
 namespace flashmask {
 
 // Every dtype is widened to float when it is packed.
-const Kernels* kernels_avx512(DType, int) { return avx512::kernels_for<avx512::DotF32>(); }
+const Kernels* kernels_avx512(DType) { return avx512::kernels_for<avx512::DotF32>(); }
 
 }  // namespace flashmask

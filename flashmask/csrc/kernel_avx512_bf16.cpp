@@ -6,14 +6,12 @@
 #include "dot_bf16.h"
 #include "kernels_for.h"
 #include "levels.h"
-#include "scores_fixed.h"
 
 namespace flashmask {
 
-const Kernels* kernels_avx512_bf16(DType dtype, int dim) {
+const Kernels* kernels_avx512_bf16(DType dtype) {
   using namespace avx512_bf16;
   if (dtype == DType::kBFloat16) return kernels_for<DotBF16>();
-  if (dtype == DType::kFloat16 && dim <= FixedScores::kMaxDim) return kernels_for<DotF32, FixedScores>();
   return kernels_for<DotF32>();
 }
 

@@ -9,6 +9,6 @@
 namespace flashmask {
 
 // Every dtype is widened to float when it is packed.
-const Kernels* kernels_portable(DType, int) { return portable::kernels_for<portable::DotF32>(); }
+const Kernels* kernels_portable(DType) { return portable::kernels_for<portable::DotF32>(); }
 
 }  // namespace flashmask

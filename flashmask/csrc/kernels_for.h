@@ -7,12 +7,13 @@
 
 namespace flashmask::FLASHMASK_ISA {
 
-template <class Dot, class Scores = PlainScores<Dot>>
+template <class Dot>
 inline const Kernels* kernels_for() {
-  using F = Forward<Scores, Dot>;
+  using F = Forward<Dot>;
   using B = Backward<Dot>;
-  static constexpr Kernels kernels = {&F::packed_words,  &F::scratch_words, &F::pack, &F::run, &B::row_words,
-                                      &B::query_columns, &B::scratch_words, &B::pack, &B::run, &B::finish_query};
+  static constexpr Kernels kernels = {
+      &F::packed_words,      &F::scratch_words, &F::pack, &F::run, &B::row_words,        &B::query_columns,
+      &B::key_value_columns, &B::scratch_words, &B::pack, &B::run, &B::finish_key_value, &B::finish_query};
   return &kernels;
 }
 

@@ -17,9 +17,7 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
-bool has_avx512_bf16() {
-  return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-}
+bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
 constexpr Level kLevels[] = {
@@ -31,7 +29,6 @@ constexpr Level kLevels[] = {
 #endif
 };
 constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
-static_assert(kCount <= kMaxLevels);
 
 const Level* best() {
   const Level* found = &kLevels[0];

@@ -8,18 +8,17 @@
 
 namespace flashmask {
 
-const Kernels* kernels_portable(DType, int dim);
-const Kernels* kernels_avx2(DType, int dim);
-const Kernels* kernels_avx512(DType, int dim);
-const Kernels* kernels_avx512_bf16(DType, int dim);
+const Kernels* kernels_portable(DType);
+const Kernels* kernels_avx2(DType);
+const Kernels* kernels_avx512(DType);
+const Kernels* kernels_avx512_bf16(DType);
 
 struct Level {
   const char* name;
   bool (*supported)();
-  const Kernels* (*kernels)(DType, int dim);
+  const Kernels* (*kernels)(DType);
 };
 
-constexpr int kMaxLevels = 4;
 // Levels compiled into this library, slowest first.
 const Level* levels(int* count);
 // The level in use: the last supported one, until `set_level` names another. False: no such level on this machine.

@@ -15,6 +15,7 @@ namespace flashmask {
 namespace {
 
 constexpr size_t kHuge = size_t{1} << 21;  // from here on blocks are kept, and ask for huge pages
+constexpr size_t kMostBlocks = kKeptBytes / kHuge;
 
 struct Kept {
   std::mutex mutex;
@@ -24,7 +25,11 @@ struct Kept {
 
 // Never destroyed: threads may still work while the process ends.
 Kept& kept() {
-  static Kept* all = new Kept;
+  static Kept* all = [] {
+    Kept* k = new Kept;
+    k->blocks.reserve(kMostBlocks);  // giving back must not throw
+    return k;
+  }();
   return *all;
 }
 

@@ -163,7 +163,7 @@ std::tuple<Tensor, Tensor> forward_op(const Tensor& query, const Tensor& key, co
   describe(p, q, k, v, plan, block_mask, scale);
   p.out = static_cast<char*>(out.mutable_data_ptr());
   p.lse = lse.mutable_data_ptr<float>();
-  forward(p, *current_level().kernels(p.dtype, p.dim), torch_workers());
+  forward(p, *current_level().kernels(p.dtype), torch_workers());
   return {out, lse};
 }
 
@@ -177,6 +177,11 @@ std::tuple<Tensor, Tensor, Tensor> backward_op(const Tensor& grad_out, MaybeTens
   check::results(grad_out, grad_lse, query, value, out, lse);
   const auto result_like = [](const Tensor& t) { return torch::stable::empty(t.sizes(), t.scalar_type()); };
   Tensor grad_q = result_like(query), grad_k = result_like(key), grad_v = result_like(value);
+  if (query.size(0) * query.size(2) == 0) {  // no query head: nothing reaches key and value
+    torch::stable::zero_(grad_k);
+    torch::stable::zero_(grad_v);
+    return {grad_q, grad_k, grad_v};
+  }
 
   const Tensor q = dense_rows(query), k = dense_rows(key), v = dense_rows(value);
   const Tensor o = dense_rows(out), go = dense_rows(grad_out);
@@ -191,7 +196,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_op(const Tensor& grad_out, MaybeTens
   p.grad_q = static_cast<char*>(grad_q.mutable_data_ptr());
   p.grad_k = static_cast<char*>(grad_k.mutable_data_ptr());
   p.grad_v = static_cast<char*>(grad_v.mutable_data_ptr());
-  backward(p, *current_level().kernels(p.dtype, p.dim), torch_workers());
+  backward(p, *current_level().kernels(p.dtype), torch_workers());
   return {grad_q, grad_k, grad_v};
 }
 

@@ -67,11 +67,6 @@ void min_max(const int32_t* src_min, const int32_t* src_max, int64_t n, int64_t 
   }
 }
 
-void order_by_cost(const int32_t* cost, int64_t n, int32_t* order) {
-  std::iota(order, order + n, 0);
-  std::stable_sort(order, order + n, [cost](int32_t a, int32_t b) { return cost[a] > cost[b]; });
-}
-
 }  // namespace
 
 void build_plan(const MaskSource& mask, const BlockMask& block_mask, int64_t plan_batch, int64_t plan_heads, int64_t b,
@@ -97,7 +92,7 @@ void build_plan(const MaskSource& mask, const BlockMask& block_mask, int64_t pla
 
   // Work of a tile, in eighths of a full one; a partial tile skips some of its rows and pays for masking the others.
   constexpr int32_t kWork[3] = {0, 6, 8};
-  int32_t* row_cost = plan + at.row_cost;
+  std::vector<int32_t> row_cost(at.row_tiles);
   int32_t* col_cost = plan + at.col_cost;
   std::fill(col_cost, col_cost + at.col_tiles, 0);
   const Stats stats{tiles, at.col_tiles};
@@ -130,8 +125,9 @@ void build_plan(const MaskSource& mask, const BlockMask& block_mask, int64_t pla
     }
     row_cost[r] = sum;
   }
-  order_by_cost(row_cost, at.row_tiles, plan + at.row_order);
-  order_by_cost(col_cost, at.col_tiles, plan + at.col_order);
+  int32_t* order = plan + at.row_order;
+  std::iota(order, order + at.row_tiles, 0);
+  std::stable_sort(order, order + at.row_tiles, [&](int32_t a, int32_t b) { return row_cost[a] > row_cost[b]; });
 }
 
 }  // namespace flashmask

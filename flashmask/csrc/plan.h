@@ -4,7 +4,7 @@
 // The plan: everything a kernel wants to know about one mask head, as one int32 array of O(S) size.
 //
 //   header | lowered bounds [4][cols] | tile min/max [8][col tiles] | unit min/max [8][units]
-//          | row tile order, cost [2][row tiles] | column tile order, cost [2][col tiles]
+//          | row tiles by descending cost | cost of the column tiles
 //
 // `cols` is seqlen_k rounded up to a whole tile. Columns past seqlen_k are stored as hidden by both intervals, so
 // that they never spoil a skip and always force masking. flashmask/mask/lowering.py and tiles.py are the readable
@@ -26,7 +26,7 @@ inline namespace FLASHMASK_ISA {
 
 struct PlanLayout {
   int64_t seqlen_q, seqlen_k, row_tiles, col_tiles, cols, units;
-  int64_t bounds, tile_stats, unit_stats, row_order, row_cost, col_order, col_cost, length;
+  int64_t bounds, tile_stats, unit_stats, row_order, col_cost, length;
 
   PlanLayout(int64_t sq, int64_t sk)
       : seqlen_q(sq),
@@ -39,9 +39,7 @@ struct PlanLayout {
     tile_stats = bounds + 4 * cols;
     unit_stats = tile_stats + 8 * col_tiles;
     row_order = unit_stats + 8 * units;
-    row_cost = row_order + row_tiles;
-    col_order = row_cost + row_tiles;
-    col_cost = col_order + col_tiles;
+    col_cost = row_order + row_tiles;
     length = col_cost + col_tiles;
   }
 };

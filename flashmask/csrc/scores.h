@@ -22,10 +22,8 @@ struct ScaledQuery {
   }
 };
 
-// In the words of a dot product, exactly as the inputs are.
 template <class Dot>
-struct PlainScores {
-  static constexpr int kExpDegree = Dot::kExpDegree;
+struct Scores {
   static int words(int dim) { return Pack<Dot>::row_words(dim); }
   static int64_t query_words(int dim) { return static_cast<int64_t>(kTile) * words(dim); }
   static int64_t key_words(int dim) { return static_cast<int64_t>(kTile) * words(dim); }
