@@ -70,6 +70,7 @@ def plot(
             "flashmask.plot needs matplotlib: pip install 'paddle-on-torch[plot]'"
         ) from error
     check_count("tile", tile, 1)
+    tile = min(tile, max(mask.seqlen_q, mask.seqlen_k))  # a larger one shows nothing more
     check_count("max_pixels", max_pixels, 1)
     if mask.seqlen_q == 0 or mask.seqlen_k == 0:
         raise ValueError(

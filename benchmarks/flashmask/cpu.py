@@ -20,16 +20,21 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.flashmask.check import Check
-from benchmarks.flashmask.families import FAMILIES, QUICK, Family
+from benchmarks.flashmask.families import FAMILIES, QUICK, Family, MaskMod
 from benchmarks.timing import environment, gemm, interleaved, write
 from flashmask import flashmask_attention
 
 SHAPES = ((4096, 4, 128), (8192, 2, 128), (4096, 8, 64), (16384, 2, 128))
 DTYPES = (torch.bfloat16, torch.float32)
+
+
+def block_mask_of(mask_mod: MaskMod, seqlen: int) -> BlockMask:
+    """What FlexAttention wants to know of a mask."""
+    return create_block_mask(mask_mod, None, None, seqlen, seqlen, device="cpu")
 
 
 def measure(
@@ -49,7 +54,7 @@ def measure(
 
     torch.compiler.reset()  # a ninth mask closure would silently run FlexAttention unfused
     compiled = torch.compile(flex_attention, dynamic=False)
-    block_mask = create_block_mask(mask_mod, None, None, seqlen, seqlen, device="cpu")
+    block_mask = block_mask_of(mask_mod, seqlen)
     matmul, matmul_flops = gemm(dtype)
     forward = {
         "gemm": matmul,
@@ -61,17 +66,14 @@ def measure(
         forward["sdpa_causal"] = lambda: scaled_dot_product_attention(*bhsd, is_causal=True)
     with torch.no_grad():
         seconds = interleaved(forward)
+        unplanned = family.build(seqlen)
         build = interleaved(
             {
                 "mask": lambda: family.build(seqlen),
-                "plan": lambda: family.build(seqlen).prepared(),
-                "block_mask": lambda: create_block_mask(
-                    mask_mod, None, None, seqlen, seqlen, device="cpu"
-                ),
-            },
-            rounds=3,
+                "plan": unplanned.prepared,
+                "block_mask": lambda: block_mask_of(mask_mod, seqlen),
+            }
         )
-    build["plan"] -= build["mask"]
 
     training = {}
     inputs = [x.clone().requires_grad_() for x in (query, key, value)]
@@ -175,6 +177,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one shape and three families")
     parser.add_argument("--json", metavar="FILE", help="write the JSON there instead of to stdout")
+    parser.add_argument("--shape", action="append", help="only this shape, as in 4096x4x128")
     parser.add_argument("--family", action="append", help="only this family (may be repeated)")
     parser.add_argument(
         "--dtype", choices=("bfloat16", "float16", "float32"), help="only this dtype"
@@ -182,6 +185,8 @@ def main() -> None:
     args = parser.parse_args()
 
     shapes = SHAPES[:1] if args.quick else SHAPES
+    if args.shape:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in args.shape]
     names = args.family or (QUICK if args.quick else [f.name for f in FAMILIES])
     dtypes = (getattr(torch, args.dtype),) if args.dtype else DTYPES
     cells = []

@@ -48,6 +48,7 @@ struct Backward {
     }
   };
   static int64_t query_columns(const Problem& p) { return key_columns(p); }
+  static int64_t dq_words(const Problem& p) { return static_cast<int64_t>(kTile) * key_columns(p); }
   static int64_t key_value_columns(const Problem& p) { return key_columns(p) + value_columns(p); }
   static int64_t row_words(const Problem& p) {
     return static_cast<int64_t>(kTile) * (key_words(p) + value_words(p) + 2) +
@@ -119,6 +120,10 @@ struct Backward {
 
   static void run(const BackwardProblem& p, const BackwardTask& task, uint32_t* memory) {
     Scratch s(p, memory);
+    for (int64_t i = 0; i < (task.last_head - task.first_head) * row_tiles_of(p); ++i) {
+      float* share = task.grad_q + task.slots[i] * dq_words(p);
+      if (task.slots[i] != kNoSlot) std::fill(share, share + dq_words(p), 0.0f);
+    }
     for (int64_t c = task.first_tile; c < task.last_tile; ++c) {
       const int64_t first = c * kTile;
       const int count = static_cast<int>(std::min<int64_t>(kTile, p.seqlen_k - first));
@@ -148,11 +153,7 @@ struct Backward {
           }
           const int64_t local = (h - task.first_head) * row_tiles_of(p) + r;
           const RowPack row_pack(p, task.rows + local * row_words(p));
-          float* grad_q = task.grad_q + local * kTile * key_columns(p);
-          if (!task.touched[local]) {
-            std::fill(grad_q, grad_q + static_cast<int64_t>(kTile) * key_columns(p), 0.0f);
-            task.touched[local] = 1;
-          }
+          float* grad_q = task.grad_q + task.slots[local] * dq_words(p);
           tile(p, plan, c, row0, rows, kind, row_pack, s, grad_q);
         }
       }

@@ -30,6 +30,17 @@ void hand_out(const Workers& workers, int64_t count, int64_t scratch_words, cons
   }
 }
 
+// Whether row tile r of query head h sees anything of column tiles [first, last).
+bool touches(const Problem& p, int64_t b, int64_t h, int64_t r, int64_t first, int64_t last) {
+  const Stats stats = plan_of(p, b, h).tiles();
+  const KeptTiles kept(p, b, h, r);
+  const int32_t r0 = static_cast<int32_t>(r * kTile);
+  const int32_t r1 = static_cast<int32_t>(std::min<int64_t>(r0 + kTile, p.seqlen_q));
+  for (int64_t c = first; c < last; ++c)
+    if (kept(c) && classify(stats, c, r0, r1) != kSkip) return true;
+  return false;
+}
+
 }  // namespace
 
 void forward(const ForwardProblem& p, const Kernels& kernels, const Workers& workers) {
@@ -98,13 +109,14 @@ void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& w
       const int64_t b = i / p.heads_k, hk = i % p.heads_k, first = hk * group;
       uint32_t* rows = scratch + rows_at;
       float* grad_q = reinterpret_cast<float*>(scratch + grad_q_at);
-      std::vector<uint8_t> touched(tiles, 0);
+      std::vector<int32_t> slots(tiles);
+      std::iota(slots.begin(), slots.end(), 0);
       for (int64_t t = 0; t < tiles; ++t)
         kernels.backward_pack(p, b, first + t / row_tiles, t % row_tiles, rows + t * row_words);
-      kernels.backward(p, {b, hk, first, first + group, 0, col_tiles, rows, grad_q, touched.data(), nullptr}, scratch);
+      kernels.backward(p, {b, hk, first, first + group, 0, col_tiles, rows, grad_q, slots.data(), nullptr}, scratch);
       for (int64_t t = 0; t < tiles; ++t) {
         const float* part = grad_q + t * dq_tile;
-        kernels.finish_query(p, b, first + t / row_tiles, t % row_tiles, &part, touched[t]);
+        kernels.finish_query(p, b, first + t / row_tiles, t % row_tiles, &part, 1);
       }
     });
     return;
@@ -116,10 +128,20 @@ void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& w
     kernels.backward_pack(p, head / p.heads_q, head % p.heads_q, r, rows.get() + i * row_words);
   });
 
-  // dq: [runs][heads][row tiles][kTile][columns], used where a run touches it. dk and dv: [splits][kv heads][column
-  // tiles][kTile][columns], unless a task has all heads of a group.
-  Buffer<float> grad_q(cut.runs * head_tiles * dq_tile);
-  std::vector<uint8_t> touched(cut.runs * head_tiles, 0);
+  // Which shares of dq there are: [runs][heads][row tiles] -> slots. A narrow mask touches few of them.
+  std::vector<int32_t> slots(cut.runs * head_tiles);
+  hand_out(workers, cut.runs * p.batch * p.heads_q, 0, [&](uint32_t*, int64_t i) {
+    const int64_t run = i / (p.batch * p.heads_q), head = i % (p.batch * p.heads_q);
+    for (int64_t r = 0; r < row_tiles; ++r) {
+      const int64_t last = std::min(col_tiles, (run + 1) * cut.tiles);
+      slots[i * row_tiles + r] = touches(p, head / p.heads_q, head % p.heads_q, r, run * cut.tiles, last) ? 0 : kNoSlot;
+    }
+  });
+  int32_t slot_count = 0;
+  for (int32_t& slot : slots)
+    if (slot != kNoSlot) slot = slot_count++;
+  Buffer<float> grad_q(slot_count * dq_tile);
+  // dk and dv: [splits][kv heads][column tiles][kTile][columns], unless a task has all heads of a group.
   const int64_t kv_tile = kTile * kernels.key_value_columns(p), kv_share = col_tiles * kv_tile;
   Buffer<float> grad_kv(cut.splits == 1 ? 0 : cut.splits * kv_heads * kv_share);
 
@@ -136,8 +158,8 @@ void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& w
                         run * cut.tiles,
                         std::min(col_tiles, (run + 1) * cut.tiles),
                         rows.get() + tile * row_words,
-                        grad_q.get() + (run * head_tiles + tile) * dq_tile,
-                        touched.data() + run * head_tiles + tile,
+                        grad_q.get(),
+                        slots.data() + run * head_tiles + tile,
                         cut.splits == 1 ? nullptr : grad_kv.get() + (split * kv_heads + kv) * kv_share};
   };
   std::vector<int64_t> cost(tasks, 0), order(tasks);
@@ -164,8 +186,10 @@ void backward(const BackwardProblem& p, const Kernels& kernels, const Workers& w
   hand_out(workers, head_tiles, 0, [&](uint32_t*, int64_t i) {
     const int64_t r = i % row_tiles, head = i / row_tiles;
     std::vector<const float*> shares;
-    for (int64_t run = 0; run < cut.runs; ++run)
-      if (touched[run * head_tiles + i]) shares.push_back(grad_q.get() + (run * head_tiles + i) * dq_tile);
+    for (int64_t run = 0; run < cut.runs; ++run) {
+      const int32_t slot = slots[run * head_tiles + i];
+      if (slot != kNoSlot) shares.push_back(grad_q.get() + slot * dq_tile);
+    }
     kernels.finish_query(p, head / p.heads_q, head % p.heads_q, r, shares.data(), static_cast<int64_t>(shares.size()));
   });
 }

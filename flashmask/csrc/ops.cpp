@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -140,7 +141,8 @@ void describe(Problem& p, const Tensor& query, const Tensor& key, const Tensor& 
   p.seqlen_k = key.size(1), p.heads_k = key.size(2);
   p.dim = static_cast<int>(query.size(3)), p.dim_v = static_cast<int>(value.size(3));
   p.dtype = dtype_of(query);
-  p.scale = static_cast<float>(scale);
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  p.scale = static_cast<float>(std::clamp(scale, -kLargest, kLargest));
   p.q = view_of(query), p.k = view_of(key), p.v = view_of(value);
   p.plan = plan.data, p.plan_batch = plan.batch, p.plan_heads = plan.heads;
   p.block_mask = block_mask_of(block_mask);

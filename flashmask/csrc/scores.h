@@ -4,8 +4,10 @@
 // How scores q . k^T are made: packed query rows times packed, transposed keys.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "microkernel.h"
 #include "pack.h"
@@ -13,12 +15,14 @@
 namespace flashmask::FLASHMASK_ISA {
 
 // How the softmax scale enters the exponent. The kernels want a positive factor (so that -inf stays -inf and the
-// maximum stays the maximum), therefore a negative scale flips the sign of the query and a zero scale erases it.
+// maximum stays the maximum): a negative scale flips the sign of the query, and zero becomes the smallest factor, under
+// which every finite score weighs the same and NaN is still NaN.
 struct ScaledQuery {
   float factor;  // |scale| * log2(e)
-  bool erase, negate;
-  explicit ScaledQuery(float scale) : erase(scale == 0.0f), negate(scale < 0.0f) {
-    factor = erase ? 1.0f : std::fabs(scale) * 1.44269504088896340736f;
+  bool negate;
+  explicit ScaledQuery(float scale) : negate(scale < 0.0f) {
+    factor = std::clamp(std::fabs(scale) * 1.44269504088896340736f, std::numeric_limits<float>::min(),
+                        std::numeric_limits<float>::max());
   }
 };
 
@@ -30,7 +34,7 @@ struct Scores {
 
   template <class Zero>
   static void pack_query(const Rows& src, int count, uint32_t* dst, const ScaledQuery& scaled, Zero zero) {
-    Pack<Dot>::rows(src, count, dst, words(src.dim), [&](int i) { return scaled.erase || zero(i); });
+    Pack<Dot>::rows(src, count, dst, words(src.dim), zero);
     constexpr uint32_t kSigns = Dot::kPair == 2 ? 0x80008000u : 0x80000000u;
     if (scaled.negate)
       for (int64_t i = 0; i < static_cast<int64_t>(count) * words(src.dim); ++i) dst[i] ^= kSigns;

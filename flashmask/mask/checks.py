@@ -94,7 +94,8 @@ def check_count(name: str, value: Any, minimum: int = 0, maximum: int | None = N
         TypeError: not an integer.
         ValueError: outside of [minimum, maximum].
     """
-    if not isinstance(value, int | torch.SymInt) or isinstance(value, bool):
+    whole = isinstance(value, int | torch.SymInt) or hasattr(type(value), "__index__")  # NumPy's
+    if not whole or isinstance(value, bool | Tensor):
         raise TypeError(f"{name} must be an integer, but is {value!r}")
     if value < minimum or (maximum is not None and value > maximum):
         upper = "" if maximum is None else f" and at most {maximum}"

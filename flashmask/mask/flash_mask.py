@@ -199,6 +199,17 @@ class FlashMask:
         object.__setattr__(mask, "_planned_versions", edited)
         return mask
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self.plan is not None:
+            self.prepared()  # refuses to copy a plan which is out of date
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # The tensors of a copy count their edits from here.
+        edited = versions(self.startend_row_indices, self.block_mask)
+        object.__setattr__(self, "_planned_versions", None if self.plan is None else edited)
+
     # --- other masks made from it ---
 
     def _replace(self, **changes: Any) -> FlashMask:

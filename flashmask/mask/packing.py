@@ -64,6 +64,15 @@ def from_cu_seqlens(
     return stack_columns(end, ute, causal=False, seqlen_q=rows)
 
 
+def _two_dimensional(name: str, ids: Tensor) -> Tensor:
+    if ids.dim() not in (1, 2):
+        raise ValueError(
+            f"{name} must be [S] or [B, S], but its shape is {tuple(ids.shape)}; "
+            f"pass one number per token"
+        )
+    return ids[None] if ids.dim() == 1 else ids
+
+
 def from_document_ids(
     document_ids: Tensor, *, causal: bool = True, padding_id: int | None = None
 ) -> FlashMask:
@@ -78,9 +87,9 @@ def from_document_ids(
         A mask with bounds `[B, 1, S, 1]` (causal) or `[B, 1, S, 2]`.
 
     Raises:
-        ValueError: a document in several pieces.
+        ValueError: a document in several pieces, or another number of dimensions.
     """
-    ids = document_ids[None] if document_ids.dim() == 1 else document_ids
+    ids = _two_dimensional("document_ids", document_ids)
     begins = torch.ones_like(ids, dtype=torch.bool)
     begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
     padding = torch.zeros_like(begins) if padding_id is None else ids == padding_id
@@ -99,8 +108,11 @@ def from_position_ids(position_ids: Tensor, *, causal: bool = True) -> FlashMask
 
     Returns:
         A mask with bounds `[B, 1, S, 1]` (causal) or `[B, 1, S, 2]`.
+
+    Raises:
+        ValueError: another number of dimensions.
     """
-    ids = position_ids[None] if position_ids.dim() == 1 else position_ids
+    ids = _two_dimensional("position_ids", position_ids)
     begins = ids == 0
     begins[:, :1] = True
     return _document_mask(*_runs(begins), causal)

@@ -288,3 +288,58 @@ def test_reference_in_several_row_blocks(monkeypatch):
     problem = make_problem(2, 100, 100, 2, 1, 8, 8, torch.float32, causal=True, lse_gradient=True)
     monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", 7 * 2 * 2 * 100)
     check(problem, "reference")
+
+
+@pytest.mark.parametrize("size", [1e4, 1e6, 1.5e10, 1e16, 1e30])
+def test_scores_of_any_size(isa, size):
+    """The larger of two scores wins; the difference is exact whatever their size."""
+    query = torch.tensor(size).reshape(1, 1, 1, 1)
+    key, value = (torch.tensor(x).reshape(1, 2, 1, 1) for x in ([1.0, -1.0], [3.0, 5.0]))
+    out, lse = flashmask_attention(
+        query, key, value, softmax_scale=1.0, return_softmax_lse=True, backend="cpu"
+    )
+    assert out.item() == 3.0
+    assert lse.item() == pytest.approx(size, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, 1e39, -1e300])
+def test_extreme_scales_show_nan(isa, scale):
+    query, key = torch.randn(1, 5, 1, 8), torch.randn(1, 9, 1, 8)
+    query[0, 2] = float("nan")
+    out = flashmask_attention(query, key, key, softmax_scale=scale, backend="cpu")
+    assert out[0, 2].isnan().all()
+    assert out[0, :2].isfinite().all()
+    if scale == 0.0:
+        torch.testing.assert_close(out[0, :2, 0], key.mean(1)[0].expand(2, 8))
+
+
+def test_no_query_heads_with_a_block_mask(cpu_kernels):
+    query = torch.randn(1, 5, 0, 8, requires_grad=True)
+    key = torch.randn(1, 5, 2, 8, requires_grad=True)
+    bounds = torch.zeros(1, 0, 5, 2, dtype=torch.int32)
+    blocks = torch.ones(1, 2, 1, 1, dtype=torch.int32)
+    flashmask_attention(query, key, key, bounds, block_mask=blocks).sum().backward()
+    assert not key.grad.any()
+
+
+@pytest.mark.parametrize(("heads_q", "heads_k"), [(8, 1), (12, 2), (33, 3)])
+def test_many_query_heads_for_a_kv_head(backend, heads_q, heads_k):
+    """Few kv heads: the backward pass is cut by query heads as well."""
+    bounds = random_bounds(1, heads_q, 300, 300, 2)
+    problem = make_problem(
+        1, 300, 300, heads_q, heads_k, 32, 32, torch.float32, bounds=bounds, causal=True
+    )
+    check(problem, backend)
+
+
+@pytest.mark.parametrize("large", [4.0, 16.0])
+def test_half_precision_keeps_up_with_large_inputs(isa, large):
+    """fp16 scores are exact products: outlier channels and large logits cost nothing."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 200, 2, 64) for _ in range(3))
+    query, key = query * large, key * large
+    query[..., 3] *= 30
+    inputs = [x.half() for x in (query, key, value)]
+    out = flashmask_attention(*inputs, causal=True, backend="cpu")
+    exact = flashmask_attention(*(x.double() for x in inputs), causal=True, backend="reference")
+    assert (out.double() - exact).abs().max() < 2e-3

@@ -92,10 +92,10 @@ def as_batch(name: str, value: Any, depth: int) -> list[Any]:
     Raises:
         ValueError: the nesting is neither `depth` nor `depth + 1`.
     """
-    if isinstance(value, Tensor):
+    if hasattr(value, "tolist"):  # a tensor or an array
         value = value.tolist()
     levels, inner = 0, value
-    while isinstance(inner, Sequence):
+    while isinstance(inner, Sequence) and not isinstance(inner, str):
         levels += 1
         # The first entry that is not empty tells; an empty batch entry says nothing.
         inner = next((entry for entry in inner if entry != []), None)

@@ -85,8 +85,12 @@ def hash_sparse(query_buckets: Tensor, key_buckets: Tensor) -> FlashMask:
         )
     seqlen_q, seqlen_k = query_buckets.shape[-1], key_buckets.shape[-1]
     query_order, key_order = hash_order(query_buckets), hash_order(key_buckets)
-    query_bucket = query_buckets.gather(-1, query_order).long()
-    key_bucket = key_buckets.gather(-1, key_order).long()
+    # Ranks in place of the numbers, which may be hashes of any size.
+    everything = torch.cat([query_buckets, key_buckets], -1).long()
+    ranks = torch.unique(everything, return_inverse=True)[1]
+    query_rank, key_rank = ranks.split([seqlen_q, seqlen_k], -1)
+    query_bucket = query_rank.gather(-1, query_order)
+    key_bucket = key_rank.gather(-1, key_order)
     # First row of the bucket that does not come before the key: search (bucket, position) pairs,
     # made into one ascending number each.
     positions = max(seqlen_q, seqlen_k) + 1

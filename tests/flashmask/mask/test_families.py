@@ -320,3 +320,24 @@ def test_bad_arguments_say_what_is_wrong(name):
 def test_a_length_must_be_an_integer():
     with pytest.raises(TypeError, match=r"lengths must be an integer, but is 1.5"):
         masks.document([1.5, 2])
+
+
+def test_lengths_from_numpy():
+    expected = masks.causal_document([3, 5]).startend_row_indices
+    for lengths in (np.array([3, 5]), [np.int64(3), np.int32(5)]):
+        assert torch.equal(masks.causal_document(lengths).startend_row_indices, expected)
+
+
+@pytest.mark.parametrize("wrong", ["abc", ["a", "b"]])
+def test_text_is_not_a_list_of_lengths(wrong):
+    with pytest.raises((TypeError, ValueError), match="lengths must be"):
+        masks.causal_document(wrong)
+
+
+def test_buckets_may_be_hashes_of_any_size():
+    small = torch.tensor([2, 0, 1, 1, 0, 2, 0])
+    large = small * 2**61 - 2**62
+    assert torch.equal(
+        masks.hash_sparse(large, large).startend_row_indices,
+        masks.hash_sparse(small, small).startend_row_indices,
+    )

@@ -208,6 +208,24 @@ def test_prepared_without_a_planner_is_the_mask_itself(monkeypatch):
     assert FlashMask(causal=True, seqlen_q=4).prepared().plan is None
 
 
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_planned_mask_can_be_copied_and_the_copy_notices_edits(planner, way):
+    mask = random_mask().prepared()
+    copied = way(mask)
+    assert copied.prepared() is copied
+    assert torch.equal(copied.plan, mask.plan)
+    copied.startend_row_indices.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        copied.prepared()
+
+
+def test_a_stale_mask_is_not_copied(planner):
+    mask = random_mask().prepared()
+    mask.startend_row_indices.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        pickle.dumps(mask)
+
+
 def test_edits_after_planning_are_noticed(planner):
     mask = random_mask().prepared()
     mask.startend_row_indices[0, 0, 0] = 5

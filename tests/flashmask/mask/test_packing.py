@@ -150,3 +150,11 @@ def test_conversion_compiles_in_one_graph(convert, inputs):
     compiled = torch.compile(function, fullgraph=True, backend="eager")
     for values in inputs:
         assert torch.equal(compiled(values), function(values))
+
+
+@pytest.mark.parametrize("shape", [(), (2, 1, 4)])
+def test_ids_have_one_number_per_token(shape):
+    ids = torch.zeros(shape, dtype=torch.int64)
+    for convert, name in ((masks.from_position_ids, "position"), (masks.from_document_ids, "doc")):
+        with pytest.raises(ValueError, match=rf"{name}.*_ids must be \[S\] or \[B, S\]"):
+            convert(ids)
