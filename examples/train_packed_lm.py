@@ -107,7 +107,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.partition("\n\n")[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--steps", type=int, default=350, help="training steps")
+    parser.add_argument("--steps", type=int, default=450, help="training steps")
     parser.add_argument("--seq-len", type=int, default=2048, help="bytes per packed sequence")
     parser.add_argument(
         "--attention",

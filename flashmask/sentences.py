@@ -146,6 +146,10 @@ CALL_SENTENCES: dict[str, tuple[type[Exception], str]] = {
         TypeError,
         "{name} must be a torch.Tensor, but is {value}; convert it with torch.as_tensor.",
     ),
+    "layout": (
+        TypeError,
+        "{name} must be a dense tensor, but has the layout {value}; convert it with .to_dense().",
+    ),
     "mask_type": (
         TypeError,
         "startend_row_indices must be a torch.Tensor, a FlashMask or None, but is {value}; "

@@ -342,6 +342,8 @@ def check_call(
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             fail("tensor", name=name, value=type(tensor).__name__)
+        if tensor.layout != torch.strided:
+            fail("layout", name=name, value=str(tensor.layout).removeprefix("torch."))
     if startend_row_indices is not None and not isinstance(startend_row_indices, Tensor):
         fail("mask_type", value=type(startend_row_indices).__name__)
     if block_mask is not None and not isinstance(block_mask, Tensor):
