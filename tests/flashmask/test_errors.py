@@ -557,6 +557,8 @@ def test_every_sentence_is_a_sentence():
 
 def test_sparse_tensors(backend):
     q = torch.randn(1, 4, 1, 8)
-    text = "query must be a dense tensor, but has the layout sparse_coo; convert it with .to_dense()."
+    text = (
+        "query must be a dense tensor, but has the layout sparse_coo; convert it with .to_dense()."
+    )
     with pytest.raises(TypeError, match=re.escape(text)):
         flashmask_attention(q.to_sparse(), q, q, backend=backend)
