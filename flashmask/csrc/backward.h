@@ -37,7 +37,7 @@ struct Backward {
   struct RowPack {
     uint32_t *q, *grad_out;              // [kTile][words], left operands of the scores and of dp
     uint32_t *q_pairs, *grad_out_pairs;  // [kTilePairs][columns], right operands of dk and dv
-    float *lse, *delta;                  // [kTile], lse in base 2
+    float *lse, *delta;                  // [kTile]
     RowPack(const Problem& p, uint32_t* at) {
       q = at;
       grad_out = q + static_cast<int64_t>(kTile) * key_words(p);
@@ -76,7 +76,7 @@ struct Backward {
 
     alignas(64) float x[kMaxHeadDim], y[kMaxHeadDim];
     for (int i = 0; i < kTile; ++i) {
-      to.lse[i] = blind(i) ? kInf : lse[i] * 1.44269504088896340736f;  // exp2(anything - inf) = 0
+      to.lse[i] = blind(i) ? kInf : lse[i];  // exp(anything - inf) = 0
       to.delta[i] = 0.0f;
       if (blind(i)) continue;
       load_float_row(out.at(i), p.dtype, p.dim_v, x);
@@ -212,7 +212,7 @@ struct Backward {
     using V = Simd::V;
     constexpr float kInf = std::numeric_limits<float>::infinity();
     const int kw = key_words(p), vw = value_words(p), kc = key_columns(p), vc = value_columns(p);
-    const V factor = Simd::set1(ScaledQuery(p.scale).factor);
+    const V scale = Simd::set1(ScaledQuery(p.scale).size);
     const Stats unit_stats = plan.units();
     const int padded = static_cast<int>(round_up(rows, kPair));  // the row after the last is packed as blind
 
@@ -249,9 +249,10 @@ struct Backward {
         product_rows<Dot, MR, Simd::kVecs, false>(in.grad_out + static_cast<int64_t>(g) * vw, vw, 1, s.values + first,
                                                   kTile, s.dp + first, kTile, vw, vectors);
         if (seen.masked) mask_scores<MR>(s.scores, seen, plan, c * kTile, row, -kInf);
+        // Natural logarithms up to the difference: one rounding less than an lse turned into powers of two.
         const auto weight = [&](int i, int n) {
-          return exp2<Dot::kExpDegree>(
-              Simd::fma(Simd::load(s.scores + i * kTile + n), factor, Simd::set1(-in.lse[g + i])));
+          const V difference = Simd::fma(Simd::load(s.scores + i * kTile + n), scale, Simd::set1(-in.lse[g + i]));
+          return exp2<Dot::kExpDegree>(Simd::mul(difference, Simd::set1(ScaledQuery::kLog2E)));
         };
         const auto grad_score = [&](int i, int n, V w) {
           return Simd::mul(w, Simd::sub(Simd::load(s.dp + i * kTile + n), Simd::set1(in.delta[g + i])));

@@ -18,11 +18,13 @@ namespace flashmask::FLASHMASK_ISA {
 // maximum stays the maximum): a negative scale flips the sign of the query, and zero becomes the smallest factor, under
 // which every finite score weighs the same and NaN is still NaN.
 struct ScaledQuery {
-  float factor;  // |scale| * log2(e)
+  static constexpr float kLog2E = 1.44269504088896340736f;
+  float size;    // |scale|, not 0
+  float factor;  // the same for powers of two, finite
   bool negate;
   explicit ScaledQuery(float scale) : negate(scale < 0.0f) {
-    factor = std::clamp(std::fabs(scale) * 1.44269504088896340736f, std::numeric_limits<float>::min(),
-                        std::numeric_limits<float>::max());
+    size = std::max(std::fabs(scale), std::numeric_limits<float>::min());
+    factor = std::min(size * kLog2E, std::numeric_limits<float>::max());
   }
 };
 

@@ -98,7 +98,7 @@ def as_batch(name: str, value: Any, depth: int) -> list[Any]:
     while isinstance(inner, Sequence) and not isinstance(inner, str):
         levels += 1
         # The first entry that is not empty tells; an empty batch entry says nothing.
-        inner = next((entry for entry in inner if entry != []), None)
+        inner = next((x for x in inner if not isinstance(x, Sequence) or len(x) > 0), None)
     if inner is None and levels < depth:
         levels = depth
     if levels not in (depth, depth + 1):
