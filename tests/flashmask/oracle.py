@@ -173,4 +173,7 @@ def assert_close(ours: Result, exact: Result, naive: Result, dtype: torch.dtype)
         assert a.shape == b.shape
         assert not a.isnan().any(), f"{name} has NaN"
         error, allowed = largest(a.double() - b), limit(b, c, dtype, floor)
+        if floor is GRAD_FLOOR:
+            # Weights are made again from the stored lse: its rounding as float32 is theirs, too.
+            allowed += torch.finfo(torch.float32).eps * largest(exact.lse[~blind]) * largest(b)
         assert error <= allowed, f"{name}: error {error:.3g}, allowed {allowed:.3g}"
