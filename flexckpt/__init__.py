@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Checkpoints of any layout into any other, described with the AOA mapping language."""
+
+import importlib
+from typing import Any
+
+# Public name -> module that defines it; loaded on first use, so that importing is cheap and quiet.
+_HOME = {
+    "AoaError": "flexckpt.errors",
+    "CheckpointError": "flexckpt.errors",
+    "FlexckptError": "flexckpt.errors",
+    "LayoutError": "flexckpt.errors",
+    "TransferError": "flexckpt.errors",
+    "Shard": "flexckpt.model",
+    "TensorSpec": "flexckpt.model",
+    "convert": "flexckpt.convert",
+    "expand": "flexckpt.transform",
+    "explain": "flexckpt.explain",
+    "full_params": "flexckpt.full_params",
+    "load": "flexckpt.load",
+    "merge": "flexckpt.convert",
+    "read_index": "flexckpt.io.detect",
+    "save": "flexckpt.save",
+    "sync": "flexckpt.sync",
+    "transform": "flexckpt.transform",
+}
+_MODULES = ("interop", "layout", "recipes", "testing")
+
+__all__ = [*_HOME, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"flexckpt.{name}")
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'flexckpt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""The source index: which tensors a checkpoint holds, in which shards, and where their bytes lie.
+
+Every reader of `flexckpt.io` turns its layout into this; the planner knows nothing of files.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from flexckpt.boxes import Region, shard_regions
+from flexckpt.model import TensorSpec
+
+
+class Stored(NamedTuple):
+    """A shard as it lies in a file.
+
+    Attributes:
+        offset, shape: the local box in the global tensor.
+        flat_range: the stored elements are ``[start, stop)`` of the local box in C order; else all.
+        file: position in :attr:`SourceIndex.files`.
+        position: byte of the first element in the file; None if :attr:`SourceIndex.resolve` must tell.
+        strides: of the local box in elements, where it is not in C order. Not with ``flat_range``.
+        blob: what the reader's ``resolve`` needs to find the bytes: ``(offset, length)`` in the file.
+        checksum: of the stored bytes, as written in the index, or None.
+    """
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    flat_range: tuple[int, int] | None
+    file: int
+    position: int | None
+    strides: tuple[int, ...] | None = None
+    blob: tuple[int, int] | None = None
+    checksum: str | None = None
+
+    def regions(self) -> list[Region]:
+        """Regions in elements, counted from :attr:`position`."""
+        return shard_regions(self.offset, self.shape, self.flat_range, self.strides)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One state of one parameter in a checkpoint: global shape, dtype of the stored data, shards.
+
+    Replicas (several shards of one box) may be listed; the planner takes one of them.
+    """
+
+    key: str
+    state: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    shards: list[Stored]
+
+
+@dataclass(slots=True)
+class SourceIndex:
+    """A checkpoint, seen from outside.
+
+    Attributes:
+        layout: name of the layout: "flexckpt", "dcp", "deepspeed", "universal", "megatron", "paddle",
+            "safetensors", "torch".
+        path: what the user named.
+        files: absolute paths; Stored.file counts in these.
+        entries: by ``(key, state)``.
+        extra: what else the checkpoint holds and is plain data (JSON types): training step, settings.
+        resolve: completes a Stored whose ``position`` is None.
+        aliases: further names of a key that the checkpoint knows to be the same tensor (tied weights).
+    """
+
+    layout: str
+    path: Path
+    files: list[Path]
+    entries: dict[tuple[str, str], Entry]
+    extra: dict[str, Any] = field(default_factory=dict)
+    resolve: Callable[[Stored], Stored] | None = None
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    def specs(self, state: str | None = None) -> dict[str, TensorSpec]:
+        """The tensors by key, with their distinct boxes as shards; of one state, or of the first there is."""
+        out: dict[str, TensorSpec] = {}
+        for (key, name), entry in self.entries.items():
+            if (state is None and key not in out) or name == state:
+                boxes = dict.fromkeys((s.offset, s.shape) for s in entry.shards)
+                shards = tuple(boxes) if len(boxes) > 1 else None
+                out[key] = TensorSpec(entry.shape, entry.dtype, shards)
+        return out
+
+
+# A reader: whether `path` holds its layout (cheap, never raises), and the index.
+class Reader(NamedTuple):
+    layout: str
+    recognizes: Callable[[Path], bool]
+    read_index: Callable[[Path], SourceIndex]
+
+
+Readers = Mapping[str, Reader]
