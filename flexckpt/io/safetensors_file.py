@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""The header of a safetensors file, read with limits and built, without touching tensor data.
+
+The safetensors library reads whole tensors; a reshard needs the byte positions. Format:
+https://github.com/huggingface/safetensors (8 bytes length, JSON, data without holes).
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from flexckpt.errors import CheckpointError
+
+MAX_HEADER = 100_000_000  # the limit of the reference implementation
+
+DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class HeaderEntry(NamedTuple):
+    """A tensor of a file: bytes ``[start, stop)`` of the whole file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Header:
+    tensors: dict[str, HeaderEntry]
+    metadata: dict[str, str]
+
+
+def read_header(path: Path) -> Header:
+    """Read and check the header of a safetensors file.
+
+    Raises:
+        CheckpointError: CKP102 if there is no such file, CKP103 if the header is not one, or does not
+            describe the file without holes and overlaps.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, MAX_HEADER):
+                raise _damaged(path, f"its header claims {length} bytes, the file has {size}")
+            text = file.read(length)
+    except FileNotFoundError:
+        raise CheckpointError("CKP102", f"{path} does not exist") from None
+    except OSError as error:
+        raise CheckpointError("CKP103", f"{path} cannot be read: {error.strerror}") from None
+    try:
+        fields = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"its header is not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise _damaged(path, "its header is not a JSON object")
+    metadata = fields.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise _damaged(path, "its __metadata__ does not map strings to strings")
+    data = 8 + length
+    tensors = {name: _entry(path, name, value, data) for name, value in fields.items()}
+    at = data
+    for name, entry in sorted(tensors.items(), key=lambda item: item[1].start):
+        if entry.start != at and entry.stop > entry.start:
+            raise _damaged(
+                path, f"tensor {name!r} starts at byte {entry.start - data}, not {at - data}"
+            )
+        at = max(at, entry.stop)
+    if at != size:
+        raise _damaged(path, f"its tensors end at byte {at}, the file at {size}")
+    return Header(tensors, metadata)
+
+
+def _entry(path: Path, name: str, value: Any, data: int) -> HeaderEntry:
+    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _damaged(path, f"tensor {name!r} must have dtype, shape and data_offsets")
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if dtype not in DTYPES:
+        raise CheckpointError("CKP109", f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
+    if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
+        raise _damaged(path, f"tensor {name!r} has shape {shape!r} and data_offsets {offsets!r}")
+    if len(shape) > 64:
+        raise _damaged(path, f"tensor {name!r} has {len(shape)} axes")
+    start, stop = offsets
+    torch_dtype = DTYPES[dtype]
+    if stop - start != prod(shape) * torch_dtype.itemsize:
+        raise _damaged(
+            path, f"tensor {name!r} of shape {shape} and dtype {dtype} has {stop - start} bytes"
+        )
+    return HeaderEntry(torch_dtype, tuple(shape), data + start, data + stop)
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return out
+
+
+def _damaged(path: Path, what: str) -> CheckpointError:
+    return CheckpointError("CKP103", f"{path} is not a safetensors file: {what}")
+
+
+def build_header(
+    tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, HeaderEntry]]:
+    """The first bytes of a file, and where its tensors then lie.
+
+    Wide dtypes come first, so that every tensor is aligned to its own size.
+
+    Raises:
+        CheckpointError: CKP109 for a dtype that the format does not have.
+    """
+    fields: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name, dtype, shape in sorted(tensors, key=lambda t: -t[1].itemsize):
+        if dtype not in NAMES:
+            raise CheckpointError("CKP109", f"{name!r}: safetensors files have no dtype {dtype}")
+        stop = at + prod(shape) * dtype.itemsize
+        fields[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [at, stop]}
+        at = stop
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(len(text) + 8) % 64)  # the data starts aligned to a cache line
+    data = 8 + len(text)
+    entries = {
+        name: HeaderEntry(
+            DTYPES[f["dtype"]],
+            tuple(f["shape"]),
+            data + f["data_offsets"][0],
+            data + f["data_offsets"][1],
+        )
+        for name, f in fields.items()
+        if name != "__metadata__"
+    }
+    return len(text).to_bytes(8, "little") + text, entries
