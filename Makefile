@@ -63,14 +63,14 @@ clean:
 	find flashmask -name '*.so' -delete
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# torch comes first: building the package asks it for its headers.
+# torch comes first: building the package asks it for its headers, and building deepspeed imports it.
 $(DEPENDENCIES): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("$(OLD_PYTHON)")'
 	@test -x $(RUN) || echo "Creating $(VENV)"
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the pinned dependencies into $(VENV)"
 	@$(PIP) torch setuptools
-	@BUILD_NATIVE=0 $(PIP) --no-build-isolation --editable '.[demo,transformers,dev]'
+	@BUILD_NATIVE=0 $(PIP) --no-build-isolation --editable '.[demo,transformers,deepspeed,dev]'
 	@touch $@
 
 $(NATIVE): $(DEPENDENCIES) setup.py $(CPP_SOURCES)

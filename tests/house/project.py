@@ -7,9 +7,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Every import package of the distribution. A new one is one more word here.
-PACKAGES = ("flashmask",)
+PACKAGES = ("flashmask", "flexckpt")
 
 # What may be absent from a user's environment. No package may import one of these by itself.
-OPTIONAL = ("matplotlib", "pytest", "rich", "transformers", "triton")
+OPTIONAL = ("deepspeed", "matplotlib", "pytest", "transformers", "triton")
+
+# What is always there, but slow to import: loaded on first use.
+ON_FIRST_USE = ("lark", "numpy", "rich", "safetensors")
 
 NATIVE_MODULE = ROOT / "flashmask" / "_C.abi3.so"

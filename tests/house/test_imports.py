@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-from tests.house.project import OPTIONAL, PACKAGES, ROOT
+from tests.house.project import ON_FIRST_USE, OPTIONAL, PACKAGES, ROOT
 
-# numpy is optional for torch too, and torch imports it when it can. Blocking it shows that the
-# package can do without.
-BLOCKED = (*OPTIONAL, "numpy")
+# torch imports numpy when it can. Blocking it shows that importing the package can do without.
+BLOCKED = (*OPTIONAL, *ON_FIRST_USE)
 
 BUDGET = 0.050  # seconds beyond `import torch`
 

@@ -18,7 +18,7 @@ from tests.house.project import NATIVE_MODULE, PACKAGES, ROOT
 
 pytestmark = pytest.mark.skipif(not NATIVE_MODULE.exists(), reason="built with BUILD_NATIVE=0")
 
-EXTRAS = {"all", "demo", "dev", "plot", "test", "transformers", "triton"}
+EXTRAS = {"all", "deepspeed", "demo", "dev", "plot", "test", "transformers", "triton"}
 
 USE = """
 import sys
@@ -67,6 +67,14 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
+DATA = (".aoa", ".lark")  # what packages read at run time, beside code
+
+
+def data_files() -> set[str]:
+    paths = (path for one in PACKAGES for path in (ROOT / one).rglob("*"))
+    return {path.relative_to(ROOT).as_posix() for path in paths if path.suffix in DATA}
+
+
 def copy_sources(to: Path) -> None:
     """Copies the sources, with the object files that are still good."""
     unwanted = (".*", "dist", "demo_out", "*.so", "*.egg-info", "__pycache__", "lib*", "bdist*")
@@ -101,6 +109,7 @@ def test_content_is_the_packages_and_nothing_else(wheel):
     assert {name for name in names if name.endswith(".py")} == sources
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert "flashmask/_C.abi3.so" in names
+    assert {name for name in names if name.endswith(DATA)} == data_files()
     assert [name for name in names if name.endswith((".cpp", ".h"))] == []
 
 
@@ -111,7 +120,7 @@ def test_source_distribution_has_all_that_a_build_needs(tmp_path):
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     code = (path for one in PACKAGES for path in (ROOT / one).rglob("*"))
-    wanted = [path for path in code if path.suffix in (".py", ".cpp", ".h", ".typed")]
+    wanted = [path for path in code if path.suffix in (".py", ".cpp", ".h", ".typed", *DATA)]
     wanted += [ROOT / name for name in ("setup.py", "pyproject.toml", "constraints.txt", "LICENSE")]
     wanted += [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]  # README.md links to them
     assert {path.relative_to(ROOT).as_posix() for path in wanted} - names == set()
