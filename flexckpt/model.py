@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import torch
@@ -11,6 +12,12 @@ import torch
 from flexckpt.boxes import Region, shard_regions
 from flexckpt.errors import LayoutError
 from flexckpt.states import WEIGHT
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """``"bfloat16"`` of ``torch.bfloat16``."""
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True)

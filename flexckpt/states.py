@@ -36,7 +36,7 @@ _PADDLE = {state.paddle: name for name, state in STATES.items() if state.paddle}
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """``(key, state)`` of a flat name: ``w@exp_avg`` or Paddle's ``w.moment1_0``; else the weight ``name``."""
+    """``(key, state)`` of a flat name: ``w@exp_avg``, Paddle's ``w.moment1_0``, or else a weight."""
     key, at, state = name.rpartition("@")
     if at and key and state in STATES:
         return key, state
@@ -53,3 +53,7 @@ def join_name(key: str, state: str) -> str:
 def is_scalar(state: str) -> bool:
     """Whether a state holds one value for its whole parameter."""
     return state in STATES and STATES[state].scalar
+
+
+# A master copy is its weight in fp32: where a checkpoint has one of the two, it serves for both.
+STAND_INS = {"master": WEIGHT, WEIGHT: "master"}

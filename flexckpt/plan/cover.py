@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""The shards of one stored tensor as disjoint regions, and which of them a box meets."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from flexckpt.boxes import Box, Region
+from flexckpt.errors import CheckpointError
+from flexckpt.index import Entry, Stored
+from flexckpt.plan.intervals import Intervals
+
+Preference = Callable[[Stored], int]
+
+
+class Cover:
+    """Disjoint regions of a stored tensor.
+
+    Of replicas the one with the least ``preference`` is kept, and of overlapping shards each element
+    is taken from one only.
+    """
+
+    def __init__(self, entry: Entry, prefer: Preference | None = None) -> None:
+        for stored in entry.shards:
+            _check(entry, stored)
+        shards = _without_replicas(entry.shards, prefer)
+        parts = [(region, stored) for stored in shards for region in stored.regions()]
+        parts = [p for p in parts if p[0].box.numel]
+        self.parts = parts if _disjoint([p[0].box for p in parts]) else _made_disjoint(parts)
+        self._found = Intervals(self.parts, [p[0].box for p in self.parts])
+
+    def meeting(self, start: Sequence[int], stop: Sequence[int]) -> Iterator[tuple[Region, Stored]]:
+        """Regions that may share elements with the box ``[start, stop)``."""
+        return self._found.meeting(start, stop)
+
+
+def _check(entry: Entry, stored: Stored) -> None:
+    inside = len(stored.offset) == len(stored.shape) == len(entry.shape) and all(
+        0 <= o and 0 <= n and o + n <= g
+        for o, n, g in zip(stored.offset, stored.shape, entry.shape, strict=True)
+    )
+    if not inside:
+        raise CheckpointError(
+            "CKP202",
+            f"{entry.key!r} ({entry.state}): a shard at {stored.offset} of shape {stored.shape} leaves "
+            f"the global shape {entry.shape}",
+        )
+
+
+def _without_replicas(shards: Sequence[Stored], prefer: Preference | None) -> list[Stored]:
+    if len(shards) == 1:
+        return list(shards)
+    chosen: dict[tuple[object, ...], Stored] = {}
+    for stored in shards:
+        box = stored[:3]
+        if box not in chosen or (prefer is not None and prefer(stored) < prefer(chosen[box])):
+            chosen[box] = stored
+    return list(chosen.values())
+
+
+def _disjoint(boxes: Sequence[Box]) -> bool:
+    if len(boxes) < 2:
+        return True
+    if len(boxes) <= 8:
+        return not any(a.intersect(b) for k, a in enumerate(boxes) for b in boxes[:k])
+    for axis in range(len(boxes[0].start)):
+        ranges = sorted((b.start[axis], b.stop[axis]) for b in boxes)
+        if all(a[1] <= b[0] for a, b in pairwise(ranges)):
+            return True
+    # Boxes of a grid meet on no axis alone: sweep along the first, against those still open.
+    live: list[Box] = []
+    for box in sorted(boxes):
+        live = [b for b in live if b.stop[0] > box.start[0]]
+        if any(b.intersect(box) for b in live):
+            return False
+        live.append(box)
+    return True
+
+
+def _made_disjoint(parts: list[tuple[Region, Stored]]) -> list[tuple[Region, Stored]]:
+    """Take from every region what earlier ones hold already."""
+    out: list[tuple[Region, Stored]] = []
+    for region, stored in parts:
+        rest = [region.box]
+        for earlier, _ in out:
+            rest = [piece for box in rest for piece in box.subtract(earlier.box)]
+        for box in rest:
+            steps = zip(box.start, region.box.start, region.strides, strict=True)
+            base = region.base + sum((a - b) * s for a, b, s in steps)
+            out.append((Region(box, region.strides, base), stored))
+    return out
