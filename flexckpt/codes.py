@@ -24,6 +24,8 @@ CODES: dict[str, str] = {
     "AOA308": "A tensor of the source is used by nothing.",
     # AOA4xx: the inverse does not exist.
     "AOA401": "The program cannot be inverted.",
+    # ARG1xx: arguments.
+    "ARG101": "An argument of a function has a value that it does not take.",
     # CKP1xx: files.
     "CKP101": "There is no checkpoint of a known layout at this path.",
     "CKP102": "A file of the checkpoint is missing.",
