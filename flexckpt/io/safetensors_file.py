@@ -18,6 +18,8 @@ import torch
 from flexckpt.errors import CheckpointError
 
 MAX_HEADER = 100_000_000  # the limit of the reference implementation
+METADATA = "__metadata__"
+MAX_AXES = 64  # of a torch tensor
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -62,10 +64,14 @@ def read_header(path: Path) -> Header:
     """Read and check the header of a safetensors file.
 
     Raises:
-        CheckpointError: CKP102 if there is no such file, CKP103 if the header is not one, or does not
-            describe the file without holes and overlaps.
+        CheckpointError: CKP102 if there is no such file, CKP103 if the header is not one, or does
+            not describe the file without holes and overlaps, CKP109 for an unknown dtype.
     """
     try:
+        if not path.exists():
+            raise CheckpointError("CKP102", f"{path} does not exist")
+        if not path.is_file():  # opening a pipe would wait for a writer
+            raise CheckpointError("CKP103", f"{path} is not a file")
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
@@ -73,26 +79,24 @@ def read_header(path: Path) -> Header:
             if size < 8 or length > min(size - 8, MAX_HEADER):
                 raise _damaged(path, f"its header claims {length} bytes, the file has {size}")
             text = file.read(length)
-    except FileNotFoundError:
-        raise CheckpointError("CKP102", f"{path} does not exist") from None
     except OSError as error:
         raise CheckpointError("CKP103", f"{path} cannot be read: {error.strerror}") from None
     try:
-        fields = json.loads(text, object_pairs_hook=_unique)
+        fields = json.loads(text.decode(), object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"its header is not JSON ({error})") from None
+        raise _damaged(path, f"its header is not JSON ({_short(error)})") from None
     if not isinstance(fields, dict):
         raise _damaged(path, "its header is not a JSON object")
-    metadata = fields.pop("__metadata__", {})
+    metadata = fields.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _damaged(path, "its __metadata__ does not map strings to strings")
+        raise _damaged(path, f"its {METADATA} does not map strings to strings")
     data = 8 + length
     tensors = {name: _entry(path, name, value, data) for name, value in fields.items()}
     at = data
     for name, entry in sorted(tensors.items(), key=lambda item: item[1].start):
         if entry.start != at and entry.stop > entry.start:
             raise _damaged(
-                path, f"tensor {name!r} starts at byte {entry.start - data}, not {at - data}"
+                path, f"tensor {_short(name)} starts at byte {entry.start - data}, not {at - data}"
             )
         at = max(at, entry.stop)
     if at != size:
@@ -102,20 +106,22 @@ def read_header(path: Path) -> Header:
 
 def _entry(path: Path, name: str, value: Any, data: int) -> HeaderEntry:
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _damaged(path, f"tensor {name!r} must have dtype, shape and data_offsets")
+        raise _damaged(path, f"tensor {_short(name)} must have dtype, shape and data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if dtype not in DTYPES:
-        raise CheckpointError("CKP109", f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise CheckpointError(
+            "CKP109", f"{path}: tensor {_short(name)} has the unknown dtype {_short(dtype)}"
+        )
     if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
-        raise _damaged(path, f"tensor {name!r} has shape {shape!r} and data_offsets {offsets!r}")
-    if len(shape) > 64:
-        raise _damaged(path, f"tensor {name!r} has {len(shape)} axes")
+        what = f"has shape {_short(shape)} and data_offsets {_short(offsets)}"
+        raise _damaged(path, f"tensor {_short(name)} {what}")
+    if len(shape) > MAX_AXES:
+        raise _damaged(path, f"tensor {_short(name)} has {len(shape)} axes")
     start, stop = offsets
     torch_dtype = DTYPES[dtype]
     if stop - start != prod(shape) * torch_dtype.itemsize:
-        raise _damaged(
-            path, f"tensor {name!r} of shape {shape} and dtype {dtype} has {stop - start} bytes"
-        )
+        what = f"of shape {shape} and dtype {dtype} has {stop - start} bytes"
+        raise _damaged(path, f"tensor {_short(name)} {what}")
     return HeaderEntry(torch_dtype, tuple(shape), data + start, data + stop)
 
 
@@ -123,7 +129,14 @@ def _sizes(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _short(value: Any) -> str:
+    """A value of a file as part of a message, whatever its length."""
+    text = str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A hook for json.loads that refuses objects with a repeated name."""
     out = dict(pairs)
     if len(out) != len(pairs):
         raise ValueError("a name occurs twice")
@@ -142,13 +155,15 @@ def build_header(
     Wide dtypes come first, so that every tensor is aligned to its own size.
 
     Raises:
-        CheckpointError: CKP109 for a dtype that the format does not have.
+        CheckpointError: CKP109 for a dtype or a name that the format does not have.
     """
-    fields: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    fields: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     at = 0
     for name, dtype, shape in sorted(tensors, key=lambda t: -t[1].itemsize):
         if dtype not in NAMES:
             raise CheckpointError("CKP109", f"{name!r}: safetensors files have no dtype {dtype}")
+        if name == METADATA or not _encodes(name):
+            raise CheckpointError("CKP109", f"{name!r} cannot name a tensor of a safetensors file")
         stop = at + prod(shape) * dtype.itemsize
         fields[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [at, stop]}
         at = stop
@@ -163,6 +178,14 @@ def build_header(
             data + f["data_offsets"][1],
         )
         for name, f in fields.items()
-        if name != "__metadata__"
+        if name != METADATA
     }
     return len(text).to_bytes(8, "little") + text, entries
+
+
+def _encodes(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
