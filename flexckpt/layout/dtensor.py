@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""What this process holds of a tensor, a DTensor or an FSDP2 parameter, as shards."""
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.distributed.tensor import Shard as ShardPlacement
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from flexckpt.errors import LayoutError
+from flexckpt.layout.mesh_boxes import Cut, local_boxes, local_shape, unclear_axis
+from flexckpt.model import Shard
+from flexckpt.states import WEIGHT, split_name
+
+Value = torch.Tensor | Shard | Sequence[Shard]
+
+
+def shards_of(name: str, value: Value, *, state: str | None = None) -> list[Shard]:
+    """The shards of a value that lie in this process.
+
+    Args:
+        name: key of the parameter; with ``state=None`` a flat name (``w``, ``w@exp_avg``).
+        value: a dense tensor, which is the whole parameter; a DTensor of any mesh and placements
+            but ``Partial`` (an FSDP2 parameter is one); or shards, which are checked and returned.
+        state: which state of the parameter; read from the name if None.
+
+    Returns:
+        Shards whose tensors are views of the value, so that filling them fills it. A strided
+        placement may give several; a rank whose part is empty gets one without elements; a rank
+        outside of the mesh gets none.
+
+    Raises:
+        LayoutError: LAY104 if the value is not a dense tensor, LAY106 if a placement is not
+            supported, LAY102 if a shard is of another parameter or a local tensor has an unexpected
+            shape.
+    """
+    key, state = split_name(name) if state is None else (name, state)
+    if isinstance(value, Shard):
+        return [_checked(key, value)]
+    if isinstance(value, DTensor):
+        return _dtensor_shards(key, state, value)
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            raise LayoutError("LAY104", f"{name!r} must be a dense tensor, not {value.layout}")
+        whole = value.detach()
+        return [Shard(key, whole, whole.shape, (0,) * whole.ndim, state=state)]
+    if isinstance(value, list | tuple) and all(isinstance(part, Shard) for part in value):
+        return [_checked(key, part) for part in value]
+    raise LayoutError(
+        "LAY104", f"{name!r} must be a tensor or shards of one, not {type(value).__name__}"
+    )
+
+
+def replicas(name: str, value: Value) -> tuple[int, ...] | None:
+    """The global ranks that hold the same part of a DTensor as this one, ascending.
+
+    Returns:
+        None if nothing tells: for a plain tensor, for shards, and for a rank outside of the mesh.
+
+    Raises:
+        LayoutError: LAY106 if a placement is not supported.
+    """
+    if not isinstance(value, DTensor):
+        return None
+    coordinate = value.device_mesh.get_coordinate()
+    if coordinate is None:
+        return None
+    cuts = cuts_of(name, value)
+    here = tuple(
+        slice(None) if cut is None else index for cut, index in zip(cuts, coordinate, strict=True)
+    )
+    return tuple(sorted(value.device_mesh.mesh[here].flatten().tolist()))
+
+
+def cuts_of(name: str, value: DTensor) -> tuple[Cut | None, ...]:
+    """What each mesh dimension does to a DTensor.
+
+    Raises:
+        LayoutError: LAY106 if a placement is not supported or can be read in two ways.
+    """
+    cuts = tuple(_cut(name, value.ndim, placement) for placement in value.placements)
+    axis = unclear_axis(value.shape, value.device_mesh.shape, cuts)
+    if axis is not None:
+        raise LayoutError(
+            "LAY106",
+            f"{name!r}: placements {value.placements} do not tell where axis {axis} of length "
+            f"{value.shape[axis]} is cut on a mesh of shape {tuple(value.device_mesh.shape)}, "
+            "because the parts are uneven; pass flexckpt.Shard objects with the true offsets",
+        )
+    return cuts
+
+
+def _cut(name: str, ndim: int, placement: Placement) -> Cut | None:
+    if isinstance(placement, Replicate):
+        return None
+    if isinstance(placement, ShardPlacement | _StridedShard):
+        axis = placement.dim + ndim if placement.dim < 0 else placement.dim
+        factor = placement.split_factor if isinstance(placement, _StridedShard) else 1
+        if 0 <= axis < ndim:
+            return Cut(axis, int(factor))
+    raise LayoutError(
+        "LAY106", f"{name!r}: placement {placement} of a tensor with {ndim} axes is not supported"
+    )
+
+
+def _dtensor_shards(key: str, state: str, value: DTensor) -> list[Shard]:
+    mesh = value.device_mesh
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return []
+    cuts = cuts_of(key, value)
+    with torch.no_grad():
+        local = value.to_local().detach()
+    expected = local_shape(value.shape, mesh.shape, cuts, coordinate)
+    if tuple(local.shape) != expected:
+        raise LayoutError(
+            "LAY102",
+            f"{key!r}: the local tensor must have shape {expected} by its placements "
+            f"{value.placements}, not {tuple(local.shape)}",
+        )
+    shards = []
+    for box in local_boxes(value.shape, mesh.shape, cuts, coordinate):
+        part = local
+        for axis, (start, n) in enumerate(zip(box.start, box.shape, strict=True)):
+            part = part.narrow(axis, start, n)
+        shards.append(Shard(key, part, value.shape, box.offset, state=state))
+    return shards
+
+
+def _checked(key: str, shard: Shard) -> Shard:
+    """A shard of ``key``, with a state that is written in its name moved to its field."""
+    own_key, own_state = shard.key, shard.state
+    if own_state == WEIGHT:
+        own_key, own_state = split_name(shard.key)
+    if own_key != key:
+        raise LayoutError("LAY102", f"a shard of {shard.key!r} is given under the name {key!r}")
+    if own_key == shard.key:
+        return shard
+    return Shard(
+        own_key,
+        shard.tensor,
+        shard.global_shape,
+        shard.offset,
+        shard.local_shape,
+        shard.flat_range,
+        own_state,
+    )
