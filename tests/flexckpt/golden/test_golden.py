@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""flexckpt.transform against what real Paddle made of several hundred random programs (make_golden.py)."""
+
+import gzip
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import flexckpt
+from flexckpt.errors import FlexckptError
+from tests.flexckpt.golden.program import fingerprint
+
+_DATA = json.loads(
+    gzip.decompress(Path(__file__).with_name("golden_programs.json.gz").read_bytes())
+)
+_PROGRAMS = {case["id"]: case for case in _DATA["programs"]}
+_ERRORS = {case["id"]: case for case in _DATA["errors"]}
+
+
+def _spec(entry: dict[str, Any]) -> flexckpt.TensorSpec:
+    shards = entry.get("shards")
+    boxes = None if shards is None else tuple((tuple(o), tuple(n)) for o, n in shards)
+    return flexckpt.TensorSpec(tuple(entry["shape"]), getattr(torch, entry["dtype"]), boxes)
+
+
+def _tensor(entry: dict[str, Any]) -> torch.Tensor:
+    first = entry.get("start", 0)
+    flat = torch.arange(first, first + prod(entry["shape"]), dtype=torch.float64)
+    return flat.to(getattr(torch, entry["dtype"])).reshape(entry["shape"])
+
+
+def _transform(case: dict[str, Any]) -> dict[str, list[torch.Tensor]]:
+    source = {name: _tensor(entry) for name, entry in case["source"].items()}
+    dest = case["dest"] and {name: _spec(entry) for name, entry in case["dest"].items()}
+    out = flexckpt.transform(
+        source,
+        case["statements"],
+        dest,
+        source_specs={name: _spec(entry) for name, entry in case["source"].items()},
+        reverse=case["reverse"],
+    )
+    return {name: v if isinstance(v, list) else [v] for name, v in out.items()}
+
+
+def _values(tensor: torch.Tensor) -> list[int] | str:
+    return fingerprint(tensor.to(torch.float64).numpy())
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_program(name: str) -> None:
+    case = _PROGRAMS[name]
+    out = _transform(case)
+    assert out.keys() - set(case.get("kept", ())) == case["expect"].keys()
+    for key, parts in case["expect"].items():
+        assert [_values(t) for t in out[key]] == parts, key
+        if case["dest"] is None:
+            assert list(out[key][0].shape) == case["expect_shapes"][key]
+            continue
+        spec = _spec(case["dest"][key])
+        shapes = [spec.shape] if spec.shards is None else [shape for _, shape in spec.shards]
+        assert [tuple(t.shape) for t in out[key]] == shapes
+        assert {t.dtype for t in out[key]} == {spec.dtype}
+
+
+@pytest.mark.parametrize("name", _ERRORS)
+def test_error(name: str) -> None:
+    with pytest.raises(FlexckptError):
+        _transform(_ERRORS[name])
+
+
+def test_the_data_is_broad() -> None:
+    verdicts = [case["verdict"] for case in _PROGRAMS.values()]
+    assert len(verdicts) >= 400
+    assert verdicts.count("paddle") >= 300
+    assert sum(case["paddle"] != "accepts" for case in _ERRORS.values()) >= 80
