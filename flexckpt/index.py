@@ -7,6 +7,7 @@ Every reader of `flexckpt.io` turns its layout into this; the planner knows noth
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import torch
 
 from flexckpt.boxes import Region, shard_regions
 from flexckpt.model import TensorSpec
+from flexckpt.states import is_scalar
 
 
 class Stored(NamedTuple):
@@ -37,6 +39,15 @@ class Stored(NamedTuple):
     strides: tuple[int, ...] | None = None
     blob: tuple[int, int] | None = None
     checksum: str | None = None
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to the last stored one."""
+        if self.flat_range is not None:
+            return self.flat_range[1] - self.flat_range[0]
+        if self.strides is None or 0 in self.shape:
+            return prod(self.shape)
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     def regions(self) -> list[Region]:
         """Regions in elements, counted from :attr:`position`."""
@@ -81,10 +92,14 @@ class SourceIndex:
     aliases: dict[str, str] = field(default_factory=dict)
 
     def specs(self, state: str | None = None) -> dict[str, TensorSpec]:
-        """The tensors by key, with their distinct boxes as shards; of one state, or of the first there is."""
+        """The tensors by key, with their distinct boxes as shards.
+
+        Of one state, or of the first state of each key that is not a scalar.
+        """
         out: dict[str, TensorSpec] = {}
         for (key, name), entry in self.entries.items():
-            if (state is None and key not in out) or name == state:
+            wanted = name == state if state else key not in out and not is_scalar(name)
+            if wanted:
                 boxes = dict.fromkeys((s.offset, s.shape) for s in entry.shards)
                 shards = tuple(boxes) if len(boxes) > 1 else None
                 out[key] = TensorSpec(entry.shape, entry.dtype, shards)

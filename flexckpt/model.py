@@ -26,13 +26,13 @@ class TensorSpec:
 
     Args:
         shape: global shape.
-        dtype: a torch dtype.
+        dtype: a torch dtype; None for a destination that takes what it gets.
         shards: ``(offset, shape)`` of each shard; None for one that is whole. Several shards may be the
             same box (replicas).
     """
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: torch.dtype | None
     shards: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None = None
 
 
@@ -92,12 +92,12 @@ class Shard:
         tensor = self.tensor
         assert self.local_shape is not None
         if self.flat_range is None:
-            strides, base = tensor.stride(), tensor.storage_offset()
+            strides, base = tensor.stride(), int(tensor.storage_offset())
             return shard_regions(self.offset, self.local_shape, None, strides, base)
         if tensor.numel() > 1 and tensor.stride(0) != 1:
             raise LayoutError("LAY102", f"shard of {self.key!r}: a flattened tensor must be dense")
         return shard_regions(
-            self.offset, self.local_shape, self.flat_range, None, tensor.storage_offset()
+            self.offset, self.local_shape, self.flat_range, None, int(tensor.storage_offset())
         )
 
 

@@ -30,15 +30,17 @@ class Plan:
         shards: the source shards that are met, with their dtype names.
         copies: grouped by target, in the order of the targets.
         ends: ``copies[ends[t - 1] : ends[t]]`` fill target ``t``.
-        scalars: target -> shards that must all hold the same value, which it takes.
-        stand_ins: names of targets whose state was missing and came from another ("w: master from weight").
+        scalars: target -> how many values its copies bring; they must be equal, and it takes that value.
+        stand_ins: targets whose state was missing and came from another ("w@master: weight of w").
+        names: of the targets.
     """
 
     shards: list[tuple[Stored, str]] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    scalars: dict[int, list[int]] = field(default_factory=dict)
+    scalars: dict[int, int] = field(default_factory=dict)
     stand_ins: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
     def of_target(self, target: int) -> list[Copy]:
         return self.copies[self.ends[target - 1] if target else 0 : self.ends[target]]
@@ -91,9 +93,10 @@ class _Planner:
 
     def run(self, targets: Sequence[Target]) -> Plan:
         for number, target in enumerate(targets):
+            self.plan.names.append(join_name(target.key, target.state))
             variable = self.variables[target.key]
             if is_scalar(target.state):
-                self.plan.scalars[number] = self.scalar(target, variable)
+                self.plan.scalars[number] = self.scalar(number, target, variable)
             else:
                 for region in target.regions:
                     self.fill(number, target, variable, region)
@@ -195,10 +198,10 @@ class _Planner:
             self.plan.shards.append((stored, dtype))
         return number, region
 
-    def scalar(self, target: Target, variable: Variable) -> list[int]:
-        """The shards that hold a per-parameter value of the sources of a variable."""
-        shards = []
-        for source in dict.fromkeys(p.source for p in variable.pieces if p.source is not None):
+    def scalar(self, number: int, target: Target, variable: Variable) -> int:
+        """Plan to bring the per-parameter value of each source of a variable; how many there are."""
+        sources = dict.fromkeys(p.source for p in variable.pieces if p.source is not None)
+        for place, source in enumerate(sources):
             entry = self.entry(source, target)
             if prod(entry.shape) != 1 or not entry.shards:
                 raise CheckpointError(
@@ -206,8 +209,9 @@ class _Planner:
                     f"{source!r}: its {target.state!r} must be one value, not of shape {entry.shape}",
                 )
             stored = min(entry.shards, key=self.prefer) if self.prefer else entry.shards[0]
-            shards.append(self.number(stored, stored.regions()[0], dtype_name(entry.dtype))[0])
-        return shards
+            shard, _ = self.number(stored, stored.regions()[0], dtype_name(entry.dtype))
+            self.plan.copies.append(Copy(shard, number, (1,), (1,), (1,), 0, place))
+        return len(sources)
 
 
 def bounding_box(piece: Piece, side: Side) -> Bounds:

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""From what users hand over (nested dictionaries, tensors, DTensors, shards) to shards and specs."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from flexckpt.comm.group import Comm
+from flexckpt.errors import LayoutError
+from flexckpt.layout.dtensor import shards_of
+from flexckpt.model import Shard, TensorSpec, dtype_name
+from flexckpt.plan.targets import Target
+from flexckpt.states import WEIGHT, is_scalar, join_name, split_name
+
+State = Mapping[str, Any] | Sequence[Shard]
+
+
+def shards_in(state: State) -> list[Shard]:
+    """All shards of this process in a state.
+
+    Args:
+        state: tensors, DTensors, shards or lists of shards by name, in dictionaries that may be nested (their
+            names are joined with a dot); or a list of shards.
+
+    Raises:
+        LayoutError: LAY104 for anything else, LAY102 where two values have the same name.
+    """
+    shards: list[Shard] = []
+    owners: dict[tuple[str, str], str] = {}
+    for name, value in _leaves(state, ""):
+        found = shards_of(name, value) if name else [_named(value)]
+        for key, kind in dict.fromkeys((s.key, s.state) for s in found):
+            if name and owners.setdefault((key, kind), name) != name:
+                raise LayoutError(
+                    "LAY102", f"{name!r} and {owners[key, kind]!r} both name {join_name(key, kind)!r}"
+                )
+        shards += found
+    return shards
+
+
+def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(state, Mapping):
+        for name, value in state.items():
+            if not isinstance(name, str):
+                raise LayoutError("LAY104", f"the name {name!r} below {prefix!r} must be a string")
+            full = f"{prefix}.{name}" if prefix else name
+            if isinstance(value, Mapping):
+                yield from _leaves(value, full)
+            else:
+                yield full, value
+    else:
+        for value in state:
+            yield "", value
+
+
+def _named(value: Any) -> Shard:
+    if not isinstance(value, Shard):
+        raise LayoutError("LAY104", f"a list must hold shards, not {type(value).__name__}")
+    return shards_of(split_name(value.key)[0], value)[0]
+
+
+def targets_of(shards: Iterable[Shard]) -> list[Target]:
+    """What the planner needs to know of shards that are to be filled."""
+    return [
+        Target(
+            s.key, s.state, tuple(s.global_shape), dtype_name(s.tensor.dtype), tuple(s.regions())
+        )
+        for s in shards
+    ]
+
+
+def specs_of(shards: Iterable[Shard], comm: Comm) -> dict[str, TensorSpec]:
+    """The tensors by key as all ranks hold them: shape, dtype of the weight, distinct boxes.
+
+    Raises:
+        LayoutError: LAY105 where ranks contradict one another.
+    """
+    mine = _boxes(shards)
+    everyone = comm.gather(mine) if comm.size > 1 else [mine]
+    shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, torch.dtype | None] = {}
+    boxes: dict[str, dict[tuple[tuple[int, ...], tuple[int, ...]], None]] = {}
+    for rank, theirs in enumerate(everyone):
+        for key, (shape, dtype, found) in theirs.items():
+            if shapes.setdefault(key, shape) != shape:
+                raise LayoutError(
+                    "LAY105", f"{key!r} has shape {shape} on rank {rank}, {shapes[key]} on another"
+                )
+            if dtype is not None and dtypes.get(key) not in (None, dtype):
+                raise LayoutError(
+                    "LAY105", f"{key!r} has dtype {dtype} on rank {rank}, {dtypes[key]} on another"
+                )
+            dtypes[key] = dtype or dtypes.get(key)
+            boxes.setdefault(key, {}).update(found)
+    return {
+        key: TensorSpec(shape, dtypes[key], tuple(boxes[key]) if len(boxes[key]) > 1 else None)
+        for key, shape in shapes.items()
+    }
+
+
+_Boxes = dict[tuple[tuple[int, ...], tuple[int, ...]], None]
+_Seen = tuple[tuple[int, ...], torch.dtype | None, _Boxes]
+
+
+def _boxes(shards: Iterable[Shard]) -> dict[str, _Seen]:
+    """Shape, dtype of the weight and boxes of every key that has more than scalars."""
+    out: dict[str, _Seen] = {}
+    for s in shards:
+        if is_scalar(s.state):
+            continue
+        shape = tuple(s.global_shape)
+        found, dtype, boxes = out.get(s.key, (shape, None, {}))
+        if found != shape:
+            raise LayoutError("LAY105", f"{s.key!r} has shards of {found} and of {shape}")
+        if s.state == WEIGHT:
+            dtype = s.tensor.dtype
+        boxes[tuple(s.offset), tuple(s.local_shape or ())] = None
+        out[s.key] = shape, dtype, boxes
+    return out

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""flexckpt's own layout: safetensors files, one per rank, and a JSON index.
+
+    index.json                 format, version, files, tensors, extra
+    rank-00000.safetensors     one entry per shard, named "key@state#number"
+
+The index alone tells where every shard lies; the names in the files are for people.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from flexckpt.errors import CheckpointError
+from flexckpt.index import Entry, Reader, SourceIndex, Stored
+from flexckpt.io.safetensors_file import DTYPES, NAMES
+
+FORMAT = "flexckpt"
+VERSION = 1
+INDEX = "index.json"
+MAX_INDEX = 4 << 30  # bytes
+
+
+class Record(NamedTuple):
+    """A shard that was written: what the index says of it."""
+
+    key: str
+    state: str
+    dtype: torch.dtype
+    global_shape: tuple[int, ...]
+    stored: Stored
+
+
+def file_name(rank: int) -> str:
+    return f"rank-{rank:05d}.safetensors"
+
+
+def index_text(
+    files: Iterable[tuple[str, int]], records: Iterable[Record], extra: Mapping[str, Any]
+) -> str:
+    """The text of index.json.
+
+    Args:
+        files: name and size in bytes of every file; Stored.file counts in these.
+        records: all shards of all ranks.
+        extra: what the user wants kept beside the tensors, of JSON types.
+    """
+    tensors: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, state, dtype, shape, s in records:
+        states = tensors.setdefault(key, {})
+        if state not in states:
+            states[state] = {"dtype": NAMES[dtype], "shape": shape, "shards": []}
+        states[state]["shards"].append(
+            [s.file, s.position, s.offset, s.shape, s.flat_range, s.checksum]
+        )
+    fields = {
+        "format": FORMAT,
+        "version": VERSION,
+        "files": [list(file) for file in files],
+        "extra": extra,
+        "tensors": tensors,
+    }
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+def recognizes(path: Path) -> bool:
+    try:
+        with (path / INDEX).open("rb") as file:
+            return b'"flexckpt"' in file.read(64)
+    except OSError:
+        return False
+
+
+def read_index(path: Path) -> SourceIndex:
+    """The index of a checkpoint that :func:`flexckpt.save` wrote.
+
+    Raises:
+        CheckpointError: CKP102, CKP103 or CKP106 where the index or a file is not as it should be.
+    """
+    where = path / INDEX
+    try:
+        if where.stat().st_size > MAX_INDEX:
+            raise CheckpointError("CKP103", f"{where} is larger than {MAX_INDEX} bytes")
+        fields = json.loads(where.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError("CKP102", f"{where} does not exist") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError("CKP103", f"{where} cannot be read: {error}") from None
+    try:
+        return _index_of(path, fields)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError("CKP103", f"{where} is not an index of flexckpt ({what})") from None
+
+
+def _index_of(path: Path, fields: Any) -> SourceIndex:
+    if fields["format"] != FORMAT:
+        raise CheckpointError("CKP103", f"{path / INDEX} has format {fields['format']!r}")
+    if fields["version"] != VERSION:
+        raise CheckpointError(
+            "CKP109", f"{path / INDEX} has version {fields['version']!r}, known is {VERSION}"
+        )
+    files, sizes = [], []
+    for name, size in fields["files"]:
+        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
+            raise CheckpointError("CKP106", f"{path / INDEX} names the file {name!r}")
+        files.append(path / name)
+        sizes.append(_count(size))
+    entries = {}
+    for key, states in fields["tensors"].items():
+        for state, tensor in states.items():
+            dtype, shape = DTYPES[tensor["dtype"]], _counts(tensor["shape"])
+            shards = [
+                _stored(key, shard, len(shape), dtype.itemsize, sizes) for shard in tensor["shards"]
+            ]
+            entries[key, state] = Entry(key, state, shape, dtype, shards)
+    extra = fields["extra"]
+    if not isinstance(extra, dict):
+        raise TypeError("extra is not an object")
+    return SourceIndex("flexckpt", path, files, entries, extra)
+
+
+def _stored(key: str, fields: Any, rank: int, itemsize: int, sizes: list[int]) -> Stored:
+    file, position, offset, shape, flat, checksum = fields
+    box = _counts(offset), _counts(shape)
+    flat_range = None if flat is None else _counts(flat)
+    if flat_range is not None and (len(flat_range) != 2 or flat_range[0] > flat_range[1]):
+        raise ValueError(f"{key!r} has the flat range {flat!r}")
+    if checksum is not None and not isinstance(checksum, str):
+        raise ValueError(f"{key!r} has the checksum {checksum!r}")
+    if not len(offset) == len(shape) == rank:
+        raise ValueError(f"{key!r} has a shard at {offset} of shape {shape}")
+    stored = Stored(*box, flat_range, _count(file), _count(position), None, None, checksum)
+    if flat_range is not None and flat_range[1] > prod(box[1]):
+        raise ValueError(f"{key!r} has the flat range {flat!r} in a box of shape {shape}")
+    if position + stored.span * itemsize > sizes[stored.file]:
+        raise ValueError(f"{key!r} has a shard that reaches past the end of its file")
+    return stored
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def _counts(values: Any) -> Any:
+    return tuple(map(_count, values))
+
+
+READER = Reader("flexckpt", recognizes, read_index)
