@@ -3,8 +3,10 @@
 """What this process holds of a tensor, a DTensor or an FSDP2 parameter, as shards."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor import Shard as ShardPlacement
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -81,6 +83,13 @@ def cuts_of(name: str, value: DTensor) -> tuple[Cut | None, ...]:
         LayoutError: LAY106 if a placement is not supported or can be read in two ways.
     """
     cuts = tuple(_cut(name, value.ndim, placement) for placement in value.placements)
+    for dim in _unordered_dims(value.device_mesh):
+        if cuts[dim] is not None:
+            raise LayoutError(
+                "LAY106",
+                f"{name!r}: the ranks of a mesh must ascend along a dimension that cuts, unlike "
+                f"along dimension {dim} of {value.device_mesh.mesh.tolist()}",
+            )
     axis = unclear_axis(value.shape, value.device_mesh.shape, cuts)
     if axis is not None:
         raise LayoutError(
@@ -90,6 +99,17 @@ def cuts_of(name: str, value: DTensor) -> tuple[Cut | None, ...]:
             "because the parts are uneven; pass flexckpt.Shard objects with the true offsets",
         )
     return cuts
+
+
+@lru_cache(maxsize=64)
+def _unordered_dims(mesh: DeviceMesh) -> tuple[int, ...]:
+    """Dimensions along which ranks do not ascend.
+
+    torch numbers the members of a group by ascending rank and the places of a mesh as it is
+    written; its collectives follow the former, its offsets the latter.
+    """
+    ranks = mesh.mesh
+    return tuple(dim for dim in range(mesh.ndim) if not bool((ranks.diff(dim=dim) > 0).all()))
 
 
 def _cut(name: str, ndim: int, placement: Placement) -> Cut | None:
