@@ -47,6 +47,7 @@ CODES: dict[str, str] = {
     "LAY104": "A value is not a tensor.",
     "LAY105": "The shards of the ranks contradict one another.",
     "LAY106": "A placement is not supported.",
+    "LAY107": "A rule of a layout is missing, ambiguous or does not fit a tensor.",
     # NET1xx: several processes.
     "NET101": "Another rank failed.",
     "NET102": "The ranks were called with different arguments.",
