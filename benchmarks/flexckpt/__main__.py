@@ -60,9 +60,9 @@ def main() -> None:
             settings = Settings(parse_size(options.size), options.rounds, Path(folder).resolve())
             try:
                 results[name] = importlib.import_module(f"benchmarks.flexckpt.{name}").run(settings)
-            except Exception:
+            except Exception as error:
                 traceback.print_exc()
-                results[name] = {"failed": traceback.format_exc(limit=0).strip()}
+                results[name] = {"failed": str(error)}
                 failed = True
         print(json.dumps(results[name], indent=1), file=sys.stderr, flush=True)
     whole = {"benchmark": "flexckpt", "size": options.size, "rounds": options.rounds}
