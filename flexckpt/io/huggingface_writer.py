@@ -6,11 +6,12 @@ The files are created at their full size, so that several writers can fill them 
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import torch
 
@@ -131,7 +132,16 @@ def create_files(folder: Path, plan: OutputPlan) -> None:
             with (folder / file.name).open("xb") as out:
                 out.write(file.header)
                 out.truncate(file.size)
+                _sync(out)
         if plan.index_text is not None:
-            (folder / INDEX_NAME).write_text(plan.index_text, encoding="utf-8")
+            with (folder / INDEX_NAME).open("xb") as out:
+                out.write(plan.index_text.encode())
+                _sync(out)
     except OSError as error:
         raise CheckpointError("CKP108", f"{folder} cannot be written: {error.strerror}") from None
+
+
+def _sync(file: BinaryIO) -> None:
+    """Have it written to the disk: nobody may write to this file again before the commit."""
+    file.flush()
+    os.fsync(file.fileno())
