@@ -22,7 +22,7 @@ _MOST_REPEATED = 2**20
 _LARGEST_PICKLE = 2**31
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
-_STORAGES: dict[str, torch.dtype] = {
+STORAGES: dict[str, torch.dtype] = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
     "HalfStorage": torch.float16,
@@ -46,7 +46,7 @@ _TENSOR_TYPES = (
 # Classes that a pickle may name, but not call.
 _NAMES = (
     *_TENSOR_TYPES,
-    *(("torch", name) for name in _STORAGES),
+    *(("torch", name) for name in STORAGES),
     ("torch.storage", "UntypedStorage"),
     ("torch.storage", "TypedStorage"),
 )
@@ -203,9 +203,9 @@ def _storage(reference: Any, entries: dict[str, ZipEntry], root: str, base: int)
     """The storage of a persistent id: ``("storage", class, key, device, number of elements)``."""
     tag, kind, key, _, count = reference
     name = kind.name.rpartition(".")[2] if isinstance(kind, Build) else ""
-    if tag != "storage" or name not in (*_STORAGES, "TypedStorage") or type(count) is not int:
+    if tag != "storage" or name not in (*STORAGES, "TypedStorage") or type(count) is not int:
         raise CheckpointError("CKP105", "the pickle refers to something that is not a storage")
-    dtype = _STORAGES.get(name, torch.uint8)
+    dtype = STORAGES.get(name, torch.uint8)
     entry = entries.get(f"{root}data/{key}")
     if entry is None:
         raise CheckpointError("CKP103", f"the storage {key!r} is missing")

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Reader of torch's distributed checkpoints: a folder of ``.metadata`` and ``__<rank>_<n>.distcp``.
+
+A ``.distcp`` file is a row of ``torch.save`` archives, one per part of a tensor; where the elements
+lie in an archive is found when a part is needed. Files in the safetensors format of the same writer
+are read, too.
+"""
+
+import os
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flexckpt.boxes import c_strides
+from flexckpt.errors import CheckpointError
+from flexckpt.index import Entry, Reader, SourceIndex, Stored
+from flexckpt.io.dcp_metadata import Blob, DcpMetadata, metadata_files, read_metadata
+from flexckpt.io.dcp_names import present_names
+from flexckpt.io.inside import file_inside
+from flexckpt.io.plain_data import json_data
+from flexckpt.io.safetensors_file import read_header
+from flexckpt.io.torch_file import FileTensor, read_torch_blob
+
+# Objects beyond this size are no settings (states of data loaders, for example), and stay unread.
+_LARGEST_OBJECT = 2**20
+
+
+def recognizes(path: Path) -> bool:
+    """Whether ``path`` is a folder with the metadata of a distributed checkpoint."""
+    try:
+        return path.is_dir() and bool(metadata_files(path))
+    except OSError:
+        return False
+
+
+def read_index(path: Path) -> SourceIndex:
+    """Read the metadata, and the small objects beside the tensors, which become ``extra``.
+
+    Keys and states are those of :func:`flexckpt.io.dcp_names.present_names`. Objects that are not
+    plain data are left out of ``extra``.
+
+    Raises:
+        CheckpointError: CKP101 if there are no metadata, CKP102 if a file is missing, CKP103 if one
+            is damaged or truncated, CKP105 if the metadata ask for what is not data, CKP106 if they
+            name a file outside of the folder, CKP109 for parts that were compressed.
+    """
+    files = metadata_files(path)
+    if not files:
+        raise CheckpointError("CKP101", f"{path} holds no .metadata of a distributed checkpoint")
+    metadata = read_metadata(files)
+    names = present_names(metadata.tensors, metadata.paths)
+    return build_index("dcp", path, metadata, names)
+
+
+def build_index(
+    layout: str, path: Path, metadata: DcpMetadata, names: dict[str, tuple[str, str]]
+) -> SourceIndex:
+    """The index of the tensors of ``metadata`` under ``names``, and of its objects."""
+    files = Files(path)
+    entries: dict[tuple[str, str], Entry] = {}
+    for name, tensor in metadata.tensors.items():
+        shards = []
+        for offset, shape, blob in tensor.chunks:
+            number = files.number(blob)
+            size = prod(shape) * tensor.dtype.itemsize
+            position = None
+            if blob.length == size and size:  # an archive is never that short
+                position = files.position_in_safetensors(blob, name, shape, tensor.dtype)
+            shards.append(
+                Stored(offset, shape, None, number, position, blob=(blob.start, blob.length))
+            )
+        key, state = names[name]
+        entries[key, state] = Entry(key, state, tensor.shape, tensor.dtype, shards)
+    extra = {
+        name: value for name, blob in metadata.objects.items() for value in files.data_of(blob)
+    }
+    index = SourceIndex(layout, path, files.paths, entries, extra)
+    index.resolve = _resolver(index)
+    return index
+
+
+class Files:
+    """The files that metadata name, numbered as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.paths: list[Path] = []
+        self._numbers: dict[str, int] = {}
+        self._sizes: list[int] = []
+        self._headers: dict[str, Any] = {}
+
+    def number(self, blob: Blob) -> int:
+        """Number of the file of a blob, which must lie in it."""
+        number = self._numbers.get(blob.file)
+        if number is None:
+            path = file_inside(self.folder, blob.file, ".metadata")
+            try:
+                size = os.stat(path).st_size
+            except OSError as error:
+                raise CheckpointError(
+                    "CKP102", f"{path} cannot be read: {error.strerror}"
+                ) from None
+            number = self._numbers[blob.file] = len(self.paths)
+            self.paths.append(path)
+            self._sizes.append(size)
+        if blob.start + blob.length > self._sizes[number]:
+            raise CheckpointError(
+                "CKP103",
+                f"{self.paths[number]} has {self._sizes[number]} bytes, but the metadata place a "
+                f"tensor at {blob.start}..{blob.start + blob.length}; it is truncated",
+            )
+        return number
+
+    def position_in_safetensors(
+        self, blob: Blob, name: str, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> int:
+        """Byte of a tensor in a file that the writer ended with tensors in the safetensors format.
+
+        The metadata then tell where that format begins, and not where the tensor lies in it.
+        """
+        path = self.paths[self.number(blob)]
+        if blob.start:
+            raise CheckpointError(
+                "CKP109", f"{path} holds objects and tensors in the safetensors format"
+            )
+        if blob.file not in self._headers:
+            self._headers[blob.file] = read_header(path).tensors
+        entry = self._headers[blob.file].get(name)
+        if entry is None or entry.shape != shape or entry.dtype != dtype:
+            raise CheckpointError("CKP103", f"{path} does not hold {name!r} as the metadata tell")
+        return int(entry.start)
+
+    def data_of(self, blob: Blob) -> list[Any]:
+        """The object of a blob if it is small and plain data, in a list."""
+        path = self.paths[self.number(blob)]
+        if blob.length > _LARGEST_OBJECT:
+            return []
+        return json_data(read_torch_blob(path, blob.start, blob.length, unknown="opaque"), path)
+
+
+def _resolver(index: SourceIndex) -> Callable[[Stored], Stored]:
+    dtypes: dict[tuple[int, tuple[int, int] | None], torch.dtype] = {}
+
+    def resolve(stored: Stored) -> Stored:
+        """Find the elements in the archive of a part."""
+        if stored.position is not None or stored.blob is None:
+            return stored
+        if not dtypes:
+            for entry in index.entries.values():
+                dtypes.update(((s.file, s.blob), entry.dtype) for s in entry.shards)
+        path = index.files[stored.file]
+        tensor = read_torch_blob(path, *stored.blob)
+        dtype = dtypes.get((stored.file, stored.blob))
+        if not isinstance(tensor, FileTensor) or (tensor.shape, tensor.dtype) != (
+            stored.shape,
+            dtype,
+        ):
+            what = f"bytes {stored.blob[0]}.. hold another tensor than the metadata tell"
+            raise CheckpointError("CKP103", f"{path}: {what}")
+        dense = tensor.strides == c_strides(tensor.shape) or tensor.numel == 0
+        return stored._replace(position=tensor.position, strides=None if dense else tensor.strides)
+
+    return resolve
+
+
+READER = Reader("dcp", recognizes, read_index)
