@@ -85,7 +85,7 @@ def plan_files(
         aliases: further names of tensors (tied weights). They are mentioned, not written again.
 
     Raises:
-        CheckpointError: CKP109 for a dtype or name that safetensors does not have.
+        CheckpointError: CKP109 for a dtype or name that safetensors does not have, or no dtype.
         FlexckptError: ARG101 for a bad ``shard_size``.
     """
     limit = parse_size(shard_size)
@@ -95,6 +95,8 @@ def plan_files(
     for name, spec in specs.items():
         if name in aliases:
             continue
+        if spec.dtype is None:
+            raise CheckpointError("CKP109", f"{name!r} has no dtype, which a file must state")
         n = prod(spec.shape) * spec.dtype.itemsize
         if groups[-1] and filled + n > limit:
             groups.append([])

@@ -125,6 +125,7 @@ def test_sizes_that_are_none(text):
 def test_what_safetensors_cannot_hold():
     for name, dtype in (
         ("x", torch.complex128),
+        ("x", None),
         ("__metadata__", torch.float32),
         ("\ud800", torch.int8),
     ):
