@@ -13,6 +13,6 @@ PACKAGES = ("flashmask", "flexckpt")
 OPTIONAL = ("deepspeed", "matplotlib", "pytest", "transformers", "triton")
 
 # What is always there, but slow to import: loaded on first use.
-ON_FIRST_USE = ("lark", "numpy", "rich", "safetensors")
+ON_FIRST_USE = ("lark", "numpy", "rich", "safetensors", "xxhash")
 
 NATIVE_MODULE = ROOT / "flashmask" / "_C.abi3.so"
