@@ -1,54 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Reader of DeepSpeed's ZeRO checkpoints, stages 0 to 3: flat partitions become shards of parameters."""
+"""Reader of DeepSpeed's ZeRO checkpoints, stages 0 to 3: flat partitions become shards."""
 
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from flexckpt.errors import CheckpointError
 from flexckpt.index import Reader, SourceIndex
 from flexckpt.io.deepspeed_entries import Entries
-from flexckpt.io.deepspeed_files import field, find_files, holds_model_states, plain, tag_folder
+from flexckpt.io.deepspeed_files import find_files, holds_model_states, tag_folder
+from flexckpt.io.deepspeed_model import (
+    add_frozen_parts,
+    add_module,
+    aliases_of,
+    extra_of,
+    place_all,
+    rules_of,
+)
 from flexckpt.io.deepspeed_optimizer import OptimizerPart, read_optimizer_part
-from flexckpt.io.deepspeed_partitions import Partitions, even, even_piece, straddling
+from flexckpt.io.deepspeed_partitions import Partitions, even, straddling
 from flexckpt.io.deepspeed_ranks import Ranks, Shapes, merged
-from flexckpt.io.deepspeed_tp import Placement, Rules
-from flexckpt.io.torch_file import FileTensor
+from flexckpt.io.deepspeed_tp import Placement
+from flexckpt.io.deepspeed_universal import READER_UNIVERSAL
 from flexckpt.states import WEIGHT
 
-MASTER = "master"
+__all__ = ["READER_UNIVERSAL", "READER_ZERO"]
 
-# What DeepSpeed itself puts into a file of model states; the rest is the user's client state.
-_OWN = frozenset(
-    # fmt: off
-    [
-        "module",
-        "buffer_names",
-        "optimizer",
-        "param_shapes",
-        "frozen_param_shapes",
-        "shared_params",
-        "frozen_param_fragments",
-        "lr_scheduler",
-        "data_sampler",
-        "random_ltd",
-        "skipped_steps",
-        "global_steps",
-        "global_samples",
-        "dp_world_size",
-        "mp_world_size",
-        "ds_config",
-        "ds_version",
-        "checkpoint_parallel_dimensions",
-        "universal_checkpoint_info",
-        "num_experts",
-        "ds_autoep_layers",
-        "autoep_layers",
-    ]
-    # fmt: on
-)
-_KEPT = ("global_steps", "global_samples", "skipped_steps", "lr_scheduler", "ds_version")
+MASTER = "master"
 
 
 def recognizes(path: Path) -> bool:
@@ -65,8 +43,8 @@ def recognizes(path: Path) -> bool:
 def read_index(path: Path) -> SourceIndex:
     """The tensors of a ZeRO checkpoint.
 
-    Weights have the dtype of the model. Where a checkpoint has the weights of a 16-bit model in fp32
-    only (ZeRO-3), they are listed as "master" alone. Partitions become flat ranges.
+    Weights have the dtype of the model. Where a checkpoint has the weights of a 16-bit model in
+    fp32 only (ZeRO-3), they are listed as "master" alone. Partitions become flat ranges.
 
     Args:
         path: the folder that ``save_checkpoint`` was given, where ``latest`` names the tag, or the
@@ -80,7 +58,10 @@ def read_index(path: Path) -> SourceIndex:
     if files.experts:
         raise CheckpointError("CKP109", f"{files.folder}: files of experts are not supported")
     parts = {rank: read_optimizer_part(file) for rank, file in files.optimizer.items()}
-    return _Index(path, Ranks(files, parts)).build()
+    ranks = Ranks(files, parts)
+    if not parts and ranks.first.get("param_shapes") is not None:
+        raise CheckpointError("CKP102", f"{files.folder}: the *_optim_states.pt are missing")
+    return _Index(path, ranks).build()
 
 
 class _Index:
@@ -90,22 +71,20 @@ class _Index:
         self.path, self.ranks = path, ranks
         self.parts = ranks.parts
         self.entries = Entries()
-        part = self.parts.get((0, 0))
-        info = ranks.first.get("universal_checkpoint_info") or (part.info if part else None)
-        self.rules = Rules(info if isinstance(info, dict) else None)
-        self.aliases = self._shared()
+        self.rules = rules_of(ranks)
 
     def build(self) -> SourceIndex:
+        aliases = aliases_of(self.ranks)
         for stage in self.ranks.stages:
             shapes = {mp: self.ranks.shapes(mp) for mp in stage}
-            placements = self._placements([merged(shapes[mp]) for mp in stage])
+            local_shapes = [merged(shapes[mp]) for mp in stage]
+            placements = place_all(self.entries, self.ranks, local_shapes, self.rules)
             for local, mp in enumerate(stage if self.parts else ()):
                 for number, names in enumerate(shapes[mp]):
                     cut = self._cut(mp, number, names, len(shapes[mp]))
                     self._add_group(local, mp, number, names, cut, placements)
-            if self.ranks.by_parameter:
-                self._add_frozen_parts(stage)
-            self._add_module(stage)
+            add_frozen_parts(self.entries, self.ranks, stage, self.rules)
+            add_module(self.entries, self.ranks, stage, self.rules, aliases)
         keys = self.entries.keys
         return SourceIndex(
             "deepspeed",
@@ -113,22 +92,8 @@ class _Index:
             self.entries.files,
             self.entries.entries,
             extra=self._extra(),
-            aliases={a: k for a, k in self.aliases.items() if k in keys and a not in keys},
+            aliases={a: k for a, k in aliases.items() if k in keys and a not in keys},
         )
-
-    def _placements(self, shapes: list[Shapes]) -> dict[str, Placement]:
-        """Of the parameters of a stage that no earlier one has, by the local shapes of its ranks."""
-        for names in shapes[1:]:
-            for name in sorted(shapes[0].keys() ^ names.keys())[:1]:
-                raise CheckpointError(
-                    "CKP202", f"{self.ranks.folder}: only some of the mp ranks have {name!r}"
-                )
-        known = self.entries.keys
-        return {
-            name: self.rules.place(name, [local[name] for local in shapes])
-            for name in shapes[0]
-            if name not in known
-        }
 
     def _cut(self, mp: int, number: int, names: Shapes, groups: int) -> Partitions:
         """How a group is cut over the data-parallel ranks; their flat tensors must be as long."""
@@ -148,8 +113,8 @@ class _Index:
                 if tensor.numel not in (cut.padded, cut.filled[dp]):
                     raise CheckpointError(
                         "CKP103",
-                        f"{part.path}: {state!r} of group {number} has {tensor.numel} elements, but "
-                        f"its parameters make {cut.filled[dp]}, or {cut.padded} with padding",
+                        f"{part.path}: {state!r} of group {number} has {tensor.numel} elements, "
+                        f"but its parameters make {cut.filled[dp]}, or {cut.padded} with padding",
                     )
         return cut
 
@@ -162,7 +127,7 @@ class _Index:
         cut: Partitions,
         placements: dict[str, Placement],
     ) -> None:
-        """The states of a group from the partitions of an mp rank, which is ``local`` in its stage."""
+        """The states of a group from the partitions of an mp rank, ``local`` in its stage."""
         masters = {name: self._master_name(mp, number, name) for name in names}
         for piece in cut.slices:
             name = piece.name
@@ -191,68 +156,9 @@ class _Index:
         dtype = self.parts[0, mp].groups[number].flat[MASTER].dtype
         return WEIGHT if tensor is None or tensor.dtype == dtype else MASTER
 
-    def _add_frozen_parts(self, stage: list[int]) -> None:
-        """Frozen parameters of ZeRO-3, cut evenly over the data-parallel ranks."""
-        shapes = [self.ranks.frozen_shapes(mp) for mp in stage]
-        for name, placement in self._placements(shapes).items():
-            for local, mp in enumerate(stage):
-                numel = prod(shapes[local][name])
-                piece, cuts = even_piece(numel, self.ranks.dp_size)
-                for dp, span in enumerate(cuts):
-                    path = self.ranks.model_files[dp, mp]
-                    states = self.ranks.models[dp, mp]
-                    tensor = field(states, path, "frozen_param_fragments", name, kind=FileTensor)
-                    if tensor.numel not in (piece, span[1] - span[0]) or len(tensor.shape) != 1:
-                        raise CheckpointError(
-                            "CKP103",
-                            f"{path}: the part of {name!r} has shape {tensor.shape}, not "
-                            f"({piece},)",
-                        )
-                    if span[0] < span[1] or not numel:
-                        self.entries.add_flat(
-                            name,
-                            WEIGHT,
-                            placement,
-                            local,
-                            shapes[local][name],
-                            span,
-                            tensor,
-                            0,
-                            path,
-                        )
-
-    def _add_module(self, stage: list[int]) -> None:
-        """Weights, frozen parameters and buffers that the model states hold as they are."""
-        modules = [self.ranks.module(mp) for mp in stage]
-        buffers = self.ranks.first.get("buffer_names")
-        buffers = set(buffers) if isinstance(buffers, list) else set()
-        for name in modules[0]:
-            parameter = name not in buffers
-            if name in self.aliases or (name, WEIGHT) in self.entries.entries:
-                continue
-            if parameter and self.ranks.by_parameter:
-                continue  # an empty stand-in for a partitioned parameter
-            local = modules if parameter else modules[:1]
-            if not all(name in module for module in local):
-                raise CheckpointError(
-                    "CKP202", f"{self.ranks.folder}: only some of the mp ranks have {name!r}"
-                )
-            placement = self.rules.place(name, [module[name].shape for module in local])
-            for rank, module in enumerate(local):
-                path = self.ranks.model_files[0, stage[rank]]
-                self.entries.add_whole(name, WEIGHT, placement, rank, module[name], path)
-
-    def _shared(self) -> dict[str, str]:
-        """Further names of parameters, with the names that have their data."""
-        shared = self.ranks.first.get("shared_params")
-        found = shared.items() if isinstance(shared, dict) else ()
-        return {a: n for a, n in found if isinstance(a, str) and isinstance(n, str)}
-
     def _extra(self) -> dict[str, Any]:
         """Counters, settings of the optimizer, and the user's client state."""
-        first = self.ranks.first
-        extra = {key: plain(first[key]) for key in _KEPT if key in first}
-        extra["client_state"] = plain({k: v for k, v in first.items() if k not in _OWN})
+        extra = extra_of(self.ranks)
         part = self.parts.get((0, 0))
         if part is not None:
             extra["loss_scale"] = part.loss_scale

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Entries of an index from local tensors, whole ones and ranges of flattened ones, in their places."""
+"""Entries of an index from local tensors: whole ones and ranges of flattened ones."""
 
 from pathlib import Path
 
@@ -103,7 +103,7 @@ class Entries:
 
 
 def _runs(part: Part, shape: Shape, span: tuple[int, int], file: int) -> list[tuple[int, Stored]]:
-    """What a range of a flattened tensor has of a box of it, and at which element each run begins."""
+    """What a range of a flattened tensor has of one part, and at which element each run begins."""
     runs, strides = [], c_strides(shape)
     for box in flat_range_boxes(shape, *span):
         common = box.intersect(part.local)

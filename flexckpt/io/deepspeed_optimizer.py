@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""What an optimizer file of a DeepSpeed ZeRO checkpoint holds: the flat tensors of a rank, by group."""
+"""What an optimizer file of a DeepSpeed ZeRO checkpoint holds: flat tensors of a rank, by group."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class OptimizerPart(NamedTuple):
 
     Attributes:
         path: of the file.
-        by_parameter: whether each parameter is cut for itself (ZeRO-3), or a group as one (ZeRO-1/2).
+        by_parameter: whether each parameter is cut for itself (ZeRO-3), not a group (ZeRO-1/2).
         groups: the flat tensors. ZeRO-3 may have several for a group of the optimizer.
         counts: number of ranks of each group.
         gaps: of each group, padding behind its parameters; None if the file does not say.
@@ -122,12 +122,11 @@ def _counts(path: Path, counts: Any, groups: int) -> list[int]:
 def _gaps(path: Path, gaps: Any) -> list[list[int]] | None:
     if gaps is None:
         return None
-    rows = gaps if isinstance(gaps, list) else [None]
-    if not all(
-        isinstance(row, list) and all(type(n) is int and n >= 0 for n in row) for row in rows
-    ):
-        raise CheckpointError("CKP103", f"{path}: param_alignment_paddings must be lists of counts")
-    return rows
+    for row in gaps if isinstance(gaps, list) else [None]:
+        if not isinstance(row, list) or not all(type(n) is int and n >= 0 for n in row):
+            what = "param_alignment_paddings must be lists of counts"
+            raise CheckpointError("CKP103", f"{path}: {what}")
+    return list(gaps)
 
 
 def _settings(base: Any) -> list[dict[str, Any]]:

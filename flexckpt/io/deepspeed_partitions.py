@@ -13,7 +13,7 @@ _ALIGNMENT = 2
 
 
 class Slice(NamedTuple):
-    """Elements ``[start, stop)`` of a flattened parameter, at ``at`` in the partition of ``rank``."""
+    """Elements ``[start, stop)`` of a flattened parameter: ``at`` in the partition of ``rank``."""
 
     name: str
     rank: int

@@ -31,8 +31,8 @@ class Ranks:
         stages: mp ranks of each stage of the pipeline.
 
     Raises:
-        CheckpointError: CKP102 if files are missing, CKP103 if they are malformed, CKP109 for groups
-            over different ranks, CKP202 if there are too many or they contradict one another.
+        CheckpointError: CKP102 if files are missing, CKP103 if they are malformed, CKP109 for
+            groups over different ranks, CKP202 if there are too many or they contradict others.
     """
 
     def __init__(self, files: Files, parts: dict[Rank, OptimizerPart]) -> None:
@@ -92,8 +92,6 @@ class Ranks:
             )
         if counts:
             return counts.pop()
-        if self.first.get("param_shapes") is not None and not self.parts:
-            raise CheckpointError("CKP102", f"{self.folder}: the *_optim_states.pt are missing")
         return 1 + max(dp for dp, _ in self.models)
 
     def _compare(self, wanted: set[Rank], found: set[Rank], kind: str) -> None:
@@ -104,8 +102,8 @@ class Ranks:
         for dp, mp in sorted(found - wanted)[:1]:
             raise CheckpointError(
                 "CKP202",
-                f"{self.folder}: there are {kind} of dp rank {dp}, mp rank {mp}, which the other files "
-                "do not know; they may be left from an earlier save",
+                f"{self.folder}: there are {kind} of dp rank {dp}, mp rank {mp}, which the other "
+                "files do not know; they may be left from an earlier save",
             )
 
     def _stages(self) -> list[list[int]]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Where tensor-parallel parts of DeepSpeed parameters lie in the whole, by the checkpoint's rules."""
+"""Where tensor-parallel parts of DeepSpeed parameters lie, by the rules in a checkpoint."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -65,8 +65,8 @@ class Rules:
             shapes: of the local tensors, by tensor-parallel rank.
 
         Raises:
-            CheckpointError: CKP109 if the rules are missing or ask for arithmetic, CKP202 if they do
-                not fit the shapes.
+            CheckpointError: CKP109 if the rules are missing or ask for arithmetic, CKP202 if they
+                do not fit the shapes.
         """
         if len(shapes) == 1:
             return Placement(shapes[0], [[Part(full_box(shapes[0]), (0,) * len(shapes[0]))]])

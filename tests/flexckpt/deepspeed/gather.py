@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The whole tensors of an index or of shards, assembled element by element: slow, obvious, and checked."""
+"""Whole tensors of an index or of shards, assembled element by element: slow and obvious."""
 
 from collections.abc import Iterable
 from itertools import product
