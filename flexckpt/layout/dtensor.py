@@ -3,6 +3,7 @@
 """What this process holds of a tensor, a DTensor or an FSDP2 parameter, as shards."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -158,12 +159,4 @@ def _checked(key: str, shard: Shard) -> Shard:
         raise LayoutError("LAY102", f"a shard of {shard.key!r} is given under the name {key!r}")
     if own_key == shard.key:
         return shard
-    return Shard(
-        own_key,
-        shard.tensor,
-        shard.global_shape,
-        shard.offset,
-        shard.local_shape,
-        shard.flat_range,
-        own_state,
-    )
+    return replace(shard, key=own_key, state=own_state)

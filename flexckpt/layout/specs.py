@@ -28,8 +28,8 @@ def global_spec(name: str, value: Value) -> TensorSpec | None:
         value: a tensor or a DTensor; plain shards tell nothing of those on other ranks.
 
     Returns:
-        Shape, dtype and the distinct boxes that are not empty (None for a tensor in one piece). None
-        if the other ranks must be asked (:func:`local_spec`, :func:`merge_specs`).
+        Shape, dtype and the distinct boxes that are not empty (None for a tensor in one piece).
+        None if the other ranks must be asked (:func:`local_spec`, :func:`merge_specs`).
 
     Raises:
         LayoutError: LAY106 if a placement is not supported.
