@@ -34,7 +34,8 @@ def shards_in(state: State) -> list[Shard]:
         for key, kind in dict.fromkeys((s.key, s.state) for s in found):
             if name and owners.setdefault((key, kind), name) != name:
                 raise LayoutError(
-                    "LAY102", f"{name!r} and {owners[key, kind]!r} both name {join_name(key, kind)!r}"
+                    "LAY102",
+                    f"{name!r} and {owners[key, kind]!r} both name {join_name(key, kind)!r}",
                 )
         shards += found
     return shards
@@ -77,7 +78,8 @@ def specs_of(shards: Iterable[Shard], comm: Comm) -> dict[str, TensorSpec]:
     Raises:
         LayoutError: LAY105 where ranks contradict one another.
     """
-    mine = _boxes(shards)
+    with comm.together("looking at the shards"):
+        mine = _boxes(shards)
     everyone = comm.gather(mine) if comm.size > 1 else [mine]
     shapes: dict[str, tuple[int, ...]] = {}
     dtypes: dict[str, torch.dtype | None] = {}

@@ -75,9 +75,9 @@ class FileSource:
 
 
 class MemorySource:
-    """Shards in dense tensors of this rank."""
+    """Shards in tensors of this rank; copies count their elements in C order."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Mapping[int, torch.Tensor]) -> None:
         self.tensors = tensors
 
     def view(self, want: Wanted) -> torch.Tensor:

@@ -9,7 +9,6 @@ wants. Targets are filled in batches, so that little is in flight at any time.
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from flexckpt.errors import FlexckptError, TransferError
 
 T = TypeVar("T")
+_AGREED = "_flexckpt_agreed"
 
 
 class Comm:
@@ -23,15 +24,20 @@ class Comm:
     Args:
         group: a process group; None for all processes, or for one where torch.distributed is not used.
         timeout: seconds that a rank waits for another; the group's own limit if None.
+        separate: use a group that nothing else uses, as a thread needs that works beside training.
     """
 
     def __init__(
-        self, group: "dist.ProcessGroup | None" = None, timeout: float | None = None
+        self,
+        group: "dist.ProcessGroup | None" = None,
+        timeout: float | None = None,
+        *,
+        separate: bool = False,
     ) -> None:
         self.group: dist.ProcessGroup | None = None
         self.rank, self.size = 0, 1
         if dist.is_available() and dist.is_initialized():
-            self.group = _cpu_group(group, timeout)
+            self.group = _cpu_group(group, timeout, separate)
             self.rank = dist.get_rank(self.group)
             self.size = dist.get_world_size(self.group)
         self._node: list[int] | None = None
@@ -61,6 +67,7 @@ class Comm:
         """Raise on every rank if any rank has an error: its own there, NET101 elsewhere."""
         texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
+            error.__dict__[_AGREED] = True
             raise error
         for rank, text in enumerate(texts):
             if text is not None:
@@ -73,8 +80,8 @@ class Comm:
         try:
             yield
         except (FlexckptError, OSError, MemoryError, RuntimeError, TypeError, ValueError) as caught:
-            if isinstance(caught, TransferError):
-                raise  # the connection is gone: nothing can be agreed upon
+            if isinstance(caught, TransferError) or _AGREED in caught.__dict__:
+                raise  # the connection is gone, or all ranks know of it already
             error = caught
         self.agree(error, what)
 
@@ -129,24 +136,26 @@ class Comm:
             raise TransferError(code, f"rank {self.rank} lost another rank: {first}") from error
 
 
-_groups: dict[tuple[tuple[int, ...], float | None], Any] = {}
+_groups: dict[tuple[tuple[int, ...], float | None, bool], Any] = {}
 
 
-def _cpu_group(group: "dist.ProcessGroup | None", timeout: float | None) -> "dist.ProcessGroup":
+def _cpu_group(
+    group: "dist.ProcessGroup | None", timeout: float | None, separate: bool
+) -> "dist.ProcessGroup":
     """The group itself if it moves CPU tensors in the given time, else one of the same ranks that does."""
     chosen = dist.group.WORLD if group is None else group
     assert chosen is not None
     backend = dist.get_backend_config(chosen)
-    if timeout is None and "gloo" in str(backend):
+    if timeout is None and not separate and "gloo" in str(backend):
         return chosen
     ranks = tuple(dist.get_process_group_ranks(chosen))
-    found = _groups.get((ranks, timeout))
+    found = _groups.get((ranks, timeout, separate))
     if found is None or not _alive(found):
         limit = None if timeout is None else timedelta(seconds=timeout)
         found = dist.new_group(
             list(ranks), backend="gloo", timeout=limit, use_local_synchronization=True
         )
-        _groups[(ranks, timeout)] = found
+        _groups[(ranks, timeout, separate)] = found
     return found
 
 

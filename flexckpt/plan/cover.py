@@ -36,7 +36,7 @@ class Cover:
 
 def _check(entry: Entry, stored: Stored) -> None:
     inside = len(stored.offset) == len(stored.shape) == len(entry.shape) and all(
-        0 <= o and 0 <= n and o + n <= g
+        o >= 0 and n >= 0 and o + n <= g
         for o, n, g in zip(stored.offset, stored.shape, entry.shape, strict=True)
     )
     if not inside:

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Writing whole tensors that a program makes of any source: the engine of convert, and of save with one."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+import torch
+
+from flexckpt.boxes import shard_regions
+from flexckpt.comm.group import Comm
+from flexckpt.execute import AnySource, Stats
+from flexckpt.index import SourceIndex
+from flexckpt.io.sinks import Output, Sink
+from flexckpt.model import dtype_name
+from flexckpt.pieces import Variable
+from flexckpt.plan.planner import make_plan
+from flexckpt.plan.readers import balanced
+from flexckpt.plan.targets import Target
+from flexckpt.shared_folder import shared_folder
+from flexckpt.states import STAND_INS, STATES, WEIGHT, is_scalar
+from flexckpt.transfer import Supplier, carry_out, make_schedule, split_batches
+
+BATCH_BYTES = 32 << 20  # of outputs that are filled together
+
+Progress = Callable[[int, int, str], object]  # bytes done, bytes in all, name
+
+
+def outputs_of(
+    index: SourceIndex, variables: Mapping[str, Variable], states: Sequence[str] | None
+) -> list[Output]:
+    """What a program makes of a source: every variable in every state that its sources have.
+
+    Args:
+        index: the source.
+        variables: the evaluated program.
+        states: which states; all that there are if None.
+    """
+    known = dict.fromkeys((*STATES, *(state for _, state in index.entries)))
+    outputs = []
+    for key, variable in variables.items():
+        sources = dict.fromkeys(p.source for p in variable.pieces if p.source is not None)
+        for state in known if states is None else states:
+            found = [index.entries.get((source, state)) for source in sources]
+            if state == WEIGHT and (not sources or not any(found)):
+                lender = [index.entries.get((source, STAND_INS[WEIGHT])) for source in sources]
+                if sources and not any(lender):
+                    continue
+                outputs.append(_weight(key, variable))
+            elif entry := next((e for e in found if e is not None), None):
+                if state == WEIGHT:
+                    outputs.append(_weight(key, variable))
+                else:
+                    shape = entry.shape if is_scalar(state) else variable.shape
+                    outputs.append(Output(key, state, shape, entry.dtype))
+    return outputs
+
+
+def _weight(key: str, variable: Variable) -> Output:
+    return Output(key, WEIGHT, variable.shape, getattr(torch, variable.dtype))
+
+
+def export(
+    index: SourceIndex,
+    variables: Mapping[str, Variable],
+    outputs: Sequence[Output],
+    source: AnySource,
+    supplier: Callable[[Sequence[tuple[object, str]]], Supplier],
+    sink: Sink,
+    path: Path,
+    comm: Comm,
+    *,
+    stats: Stats,
+    pool: Executor | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write outputs into a new folder, which then takes the place of ``path`` in one step.
+
+    Args:
+        index: what the source holds.
+        variables: the evaluated program.
+        outputs: what to write; the same on all ranks.
+        source: the shards that this rank supplies.
+        supplier: shards of a plan -> the rank that supplies each.
+        sink: the layout.
+        path: where the checkpoint is to stand.
+        comm: the ranks that write together.
+        stats: gets the bytes that were read, sent, received and written.
+        pool: threads for reading.
+        progress: is told of every output of this rank that was filled.
+    """
+    writers = balanced({o.name: o.nbytes for o in outputs}, range(comm.size)) if outputs else {}
+    mine = [o for o in outputs if writers[o.name] == comm.rank]
+    batches = split_batches([o.nbytes for o in mine], BATCH_BYTES)
+    buffers = _Buffers(mine, batches)
+    with comm.together("planning"):
+        targets = [_target(o, buffers.places[n][1]) for n, o in enumerate(mine)]
+        plan = make_plan(index, targets, variables)
+        supplied = supplier(plan.shards)
+    schedule = make_schedule(plan, batches, supplied, comm)
+    with shared_folder(path, comm) as folder:
+        with comm.together("preparing files"):
+            if folder.leads:
+                sink.begin(folder.partial)
+
+        def stream() -> Iterator[list[tuple[Output, torch.Tensor]]]:
+            done, total = 0, sum(o.nbytes for o in mine)
+            for batch in carry_out(schedule, buffers, source, comm, stats, pool):
+                yield [(mine[n], tensor) for n, tensor in batch.items()]
+                for n in batch:
+                    done += mine[n].nbytes
+                    stats.written += mine[n].nbytes
+                    if progress is not None:
+                        progress(done, total, mine[n].name)
+
+        records = None
+        with comm.together("writing tensors"):
+            batches_of_tensors = stream()
+            try:
+                records = sink.write(folder.partial, comm.rank, mine, batches_of_tensors)
+            finally:  # where writing failed, the other ranks still wait for what this one supplies
+                for _ in batches_of_tensors:
+                    pass
+        everyone = comm.gather(records)
+        with comm.together("writing the index"):
+            if folder.leads:
+                sink.finish(folder.partial, everyone)
+
+
+def _target(output: Output, start: int) -> Target:
+    """An output whose elements lie in C order from a byte of its area on."""
+    shape = tuple(output.shape)
+    regions = tuple(shard_regions((0,) * len(shape), shape, base=start // output.dtype.itemsize))
+    return Target(output.key, output.state, shape, dtype_name(output.dtype), regions)
+
+
+class _Buffers:
+    """Memory for outputs: two areas that batches use in turn, one filled while the other is written."""
+
+    def __init__(self, outputs: Sequence[Output], batches: Sequence[Sequence[int]]) -> None:
+        self.outputs = outputs
+        self.places: dict[int, tuple[int, int]] = {}
+        sizes = [0, 0]
+        for number, batch in enumerate(batches):
+            at = 0
+            for n in batch:
+                self.places[n] = number % 2, at
+                at += outputs[n].nbytes
+                at += -at % 64
+            sizes[number % 2] = max(sizes[number % 2], at)
+        self.areas = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+
+    def __call__(self, number: int) -> torch.Tensor:
+        output = self.outputs[number]
+        area, at = self.places[number]
+        data = self.areas[area][at : at + output.nbytes]
+        return data.view(output.dtype).view(output.shape)
+
+
+"""
+"""

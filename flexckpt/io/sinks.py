@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Layouts that can be written: who writes which output, and how a stream of tensors becomes files."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from flexckpt.index import Stored
+from flexckpt.io.huggingface_writer import create_files, plan_files
+from flexckpt.io.native import INDEX, Record, file_name, index_text
+from flexckpt.io.rank_file import FileWriter
+from flexckpt.io.safetensors_file import build_header
+from flexckpt.model import TensorSpec
+from flexckpt.states import join_name
+
+
+class Output(NamedTuple):
+    """A whole tensor that is to be written."""
+
+    key: str
+    state: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        return join_name(self.key, self.state)
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+Stream = Iterable[list[tuple[Output, torch.Tensor]]]  # batches, valid until the second next
+
+
+class Sink(Protocol):
+    """A layout being written into a folder by several ranks."""
+
+    def begin(self, folder: Path) -> None:
+        """Make what all ranks need; on one rank, before any writes."""
+
+    def write(self, folder: Path, rank: int, outputs: Sequence[Output], stream: Stream) -> Any:
+        """Write the outputs of one rank, which come in the order of ``outputs``; records for finish."""
+
+    def finish(self, folder: Path, records: Sequence[Any]) -> None:
+        """Write the index from the records of all ranks; on one rank, after all have written."""
+
+
+def overlapped(
+    stream: Stream, consume: Callable[[list[tuple[Output, torch.Tensor]]], None]
+) -> None:
+    """Write one batch in a thread while the next one is being filled."""
+    with ThreadPoolExecutor(1, thread_name_prefix="flexckpt-write") as worker:
+        pending: Future[None] | None = None
+        for batch in stream:
+            if pending is not None:
+                pending.result()
+            pending = worker.submit(consume, batch)
+        if pending is not None:
+            pending.result()
+
+
+class NativeSink:
+    """flexckpt's own layout."""
+
+    def __init__(self, extra: Mapping[str, Any], *, checksums: bool = True) -> None:
+        self.extra = extra
+        self.checksums = checksums
+
+    def begin(self, folder: Path) -> None:
+        pass
+
+    def write(
+        self, folder: Path, rank: int, outputs: Sequence[Output], stream: Stream
+    ) -> list[Record]:
+        tensors = [(f"{o.name}#0", o.dtype, o.shape) for o in outputs]
+        header, entries = build_header(tensors, {})
+        size = max([len(header), *(e.stop for e in entries.values())])
+        writer = FileWriter(folder / file_name(rank), size)
+        records: list[Record] = []
+
+        def consume(batch: list[tuple[Output, torch.Tensor]]) -> None:
+            for output, tensor in batch:
+                at = entries[f"{output.name}#0"].start
+                digest = writer.write_tensor(at, tensor, checksum=self.checksums)
+                zero = (0,) * len(output.shape)
+                stored = Stored(zero, output.shape, None, rank, at, None, None, digest)
+                records.append(Record(output.key, output.state, output.dtype, output.shape, stored))
+
+        try:
+            writer.write(0, header)
+            overlapped(stream, consume)
+            writer.close()
+        finally:
+            writer.abandon()
+        return records
+
+    def finish(self, folder: Path, records: Sequence[list[Record]]) -> None:
+        files = [
+            (file_name(r), (folder / file_name(r)).stat().st_size) for r in range(len(records))
+        ]
+        write_index(folder, files, [r for rows in records for r in rows], self.extra)
+
+
+def write_index(
+    folder: Path,
+    files: Sequence[tuple[str, int]],
+    records: Iterable[Record],
+    extra: Mapping[str, Any],
+) -> None:
+    """Write index.json onto the disk."""
+    data = index_text(files, records, extra).encode()
+    writer = FileWriter(folder / INDEX, len(data))
+    writer.write(0, data)
+    writer.close()
+
+
+class HuggingFaceSink:
+    """safetensors files of limited size with the index of Hugging Face."""
+
+    def __init__(self, outputs: Sequence[Output], shard_size: int | str) -> None:
+        specs = {o.name: TensorSpec(o.shape, o.dtype) for o in outputs}
+        self.plan = plan_files(specs, shard_size)
+        self.places = {
+            name: (number, entry.start)
+            for number, file in enumerate(self.plan.files)
+            for name, entry in file.tensors.items()
+        }
+
+    def begin(self, folder: Path) -> None:
+        create_files(folder, self.plan)
+
+    def write(self, folder: Path, rank: int, outputs: Sequence[Output], stream: Stream) -> None:
+        writers: dict[int, FileWriter] = {}
+
+        def consume(batch: list[tuple[Output, torch.Tensor]]) -> None:
+            for output, tensor in batch:
+                number, position = self.places[output.name]
+                if number not in writers:
+                    file = self.plan.files[number]
+                    writers[number] = FileWriter(folder / file.name, file.size, create=False)
+                writers[number].write_tensor(position, tensor, checksum=False)
+
+        try:
+            overlapped(stream, consume)
+            for writer in writers.values():
+                writer.close()
+        finally:
+            for writer in writers.values():
+                writer.abandon()
+
+    def finish(self, folder: Path, records: Sequence[None]) -> None:
+        pass

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Handles of saves: those that are done, and those that go on while training does."""
+
+from collections.abc import Callable
+from threading import Thread
+
+from flexckpt.execute import Stats
+
+
+class Saving:
+    """A save that was begun.
+
+    Attributes:
+        stats: bytes that this rank wrote, sent and received; complete when :meth:`done`.
+    """
+
+    def __init__(self, stats: Stats) -> None:
+        self.stats = stats
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether the save has ended, well or not."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the save.
+
+        Args:
+            timeout: seconds; without end if None.
+
+        Returns:
+            Whether it has ended. The checkpoint is then committed.
+
+        Raises:
+            FlexckptError: what made the save fail; the previous checkpoint is untouched. Raised once.
+        """
+        if self._thread is not None:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                return False
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return True
+
+    def run(self, steps: Callable[[], None], *, in_background: bool) -> None:
+        """Carry out the steps of the save, here or in a thread."""
+        if not in_background:
+            steps()
+            return
+
+        def guarded() -> None:
+            try:
+                steps()
+            except BaseException as error:
+                self._error = error
+
+        # Not a daemon: a program that ends lets its last checkpoint be finished.
+        self._thread = Thread(target=guarded, name="flexckpt-save")
+        self._thread.start()
