@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""flexckpt.transform against what real Paddle made of several hundred random programs (make_golden.py)."""
+"""flexckpt.transform against what real Paddle made of random programs (make_golden.py)."""
 
 import gzip
 import json
