@@ -60,8 +60,12 @@ class Header:
     metadata: dict[str, str]
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path, begin: int = 0) -> Header:
     """Read and check the header of a safetensors file.
+
+    Args:
+        path: of the file.
+        begin: byte where the format begins, if something else comes before it.
 
     Raises:
         CheckpointError: CKP102 if there is no such file, CKP103 if the header is not one, or does
@@ -74,9 +78,9 @@ def read_header(path: Path) -> Header:
             raise CheckpointError("CKP103", f"{path} is not a file")
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(0)
+            file.seek(begin)
             length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(size - 8, MAX_HEADER):
+            if size - begin < 8 or length > min(size - begin - 8, MAX_HEADER):
                 raise _damaged(path, f"its header claims {length} bytes, the file has {size}")
             text = file.read(length)
     except OSError as error:
@@ -90,7 +94,7 @@ def read_header(path: Path) -> Header:
     metadata = fields.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise _damaged(path, f"its {METADATA} does not map strings to strings")
-    data = 8 + length
+    data = begin + 8 + length
     tensors = {name: _entry(path, name, value, data) for name, value in fields.items()}
     at = data
     for name, entry in sorted(tensors.items(), key=lambda item: item[1].start):
