@@ -22,7 +22,7 @@ from flexckpt.io.dcp_metadata import Blob, DcpMetadata, metadata_files, read_met
 from flexckpt.io.dcp_names import present_names
 from flexckpt.io.inside import file_inside
 from flexckpt.io.plain_data import json_data
-from flexckpt.io.safetensors_file import read_header
+from flexckpt.io.safetensors_file import HeaderEntry, read_header
 from flexckpt.io.torch_file import FileTensor, read_torch_blob
 
 # Objects beyond this size are no settings (states of data loaders, for example), and stay unread.
@@ -91,7 +91,7 @@ class Files:
         self.paths: list[Path] = []
         self._numbers: dict[str, int] = {}
         self._sizes: list[int] = []
-        self._headers: dict[str, Any] = {}
+        self._headers: dict[tuple[str, int], dict[str, HeaderEntry]] = {}
 
     def number(self, blob: Blob) -> int:
         """Number of the file of a blob, which must lie in it."""
@@ -123,16 +123,12 @@ class Files:
         The metadata then tell where that format begins, and not where the tensor lies in it.
         """
         path = self.paths[self.number(blob)]
-        if blob.start:
-            raise CheckpointError(
-                "CKP109", f"{path} holds objects and tensors in the safetensors format"
-            )
-        if blob.file not in self._headers:
-            self._headers[blob.file] = read_header(path).tensors
-        entry = self._headers[blob.file].get(name)
+        if (blob.file, blob.start) not in self._headers:
+            self._headers[blob.file, blob.start] = read_header(path, blob.start).tensors
+        entry = self._headers[blob.file, blob.start].get(name)
         if entry is None or entry.shape != shape or entry.dtype != dtype:
             raise CheckpointError("CKP103", f"{path} does not hold {name!r} as the metadata tell")
-        return int(entry.start)
+        return entry.start
 
     def data_of(self, blob: Blob) -> list[Any]:
         """The object of a blob if it is small and plain data, in a list."""
