@@ -62,17 +62,19 @@ def _tensor(shape: list[int], first: int, dtype: str = "float32", step: int = 1)
 
 
 def boxes(rank: int, path: str, **options: Any) -> Contents:
-    """A matrix in uneven columns, a bf16 matrix in rows, and a vector that all ranks hold."""
+    """A matrix in uneven columns, a bf16 matrix in rows, a vector that all hold, an empty one."""
     contents = {
         "column": _tensor([4, 7], 0),
         "row": _tensor([6, 3], 5, "bfloat16"),
         "same": _tensor([5], 100),
+        "empty": _tensor([0, 4], 0),
     }
     at, wide = [(0, 3), (3, 3), (6, 1)][rank]
     state = {
         "column": _shard("column", contents["column"], [0, at], [4, wide]),
         "row": _shard("row", contents["row"], [2 * rank, 0], [2, 3]),
         "same": _shard("same", contents["same"], [0], [5]),
+        "empty": _shard("empty", contents["empty"], [0, 0], [0, 4]),
     }
     save_state_dict(state, path, **options)
     return contents
@@ -110,11 +112,10 @@ def flattened(rank: int, path: str) -> Contents:
 
 
 def plain(rank: int, path: str) -> Contents:
-    """Nested dicts of tensors: all dtypes, 0-d, empty, turned, larger than a frame."""
+    """Nested dicts of tensors: all dtypes, 0-d, turned, larger than a frame."""
     contents = {f"of.{dtype}": _tensor([2, 3], 0, dtype) for dtype in DTYPES}
     contents |= {
         "zero.dims": _tensor([], 3),
-        "zero.size": _tensor([0, 4], 0),
         "turned": _tensor([4, 6], 0),
         "large": _tensor([200, 100], 1, step=0),
     }
@@ -122,7 +123,7 @@ def plain(rank: int, path: str) -> Contents:
     flat = {n: paddle.to_tensor(_values(e)).astype(e["dtype"]) for n, e in contents.items()}
     flat["turned"] = paddle.to_tensor(_values(contents["turned"]).T.copy()).astype("float32").t()
     nested = {"of": {n[3:]: t for n, t in flat.items() if n.startswith("of.")}}
-    nested["zero"] = {"dims": flat["zero.dims"], "size": flat["zero.size"]}
+    nested["zero"] = {"dims": flat["zero.dims"]}
     save_state_dict(nested | {n: flat[n] for n in ("turned", "large")}, path)
     return contents
 
