@@ -11,10 +11,11 @@ import torch
 from flexckpt.boxes import shard_regions
 from flexckpt.comm.group import Comm
 from flexckpt.execute import AnySource, Stats
-from flexckpt.index import SourceIndex
+from flexckpt.index import SourceIndex, Stored
 from flexckpt.io.sinks import Output, Sink
 from flexckpt.model import dtype_name
 from flexckpt.pieces import Variable
+from flexckpt.plan.cover import Preference
 from flexckpt.plan.planner import make_plan
 from flexckpt.plan.readers import balanced
 from flexckpt.plan.targets import Target
@@ -66,12 +67,13 @@ def export(
     variables: Mapping[str, Variable],
     outputs: Sequence[Output],
     source: AnySource,
-    supplier: Callable[[Sequence[tuple[object, str]]], Supplier],
+    supplier: Callable[[Sequence[tuple[Stored, str]]], Supplier],
     sink: Sink,
     path: Path,
     comm: Comm,
     *,
     stats: Stats,
+    prefer: Preference | None = None,
     pool: Executor | None = None,
     progress: Progress | None = None,
 ) -> None:
@@ -87,6 +89,7 @@ def export(
         path: where the checkpoint is to stand.
         comm: the ranks that write together.
         stats: gets the bytes that were read, sent, received and written.
+        prefer: rank of a shard among its replicas, the least is read.
         pool: threads for reading.
         progress: is told of every output of this rank that was filled.
     """
@@ -96,7 +99,7 @@ def export(
     buffers = _Buffers(mine, batches)
     with comm.together("planning"):
         targets = [_target(o, buffers.places[n][1]) for n, o in enumerate(mine)]
-        plan = make_plan(index, targets, variables)
+        plan = make_plan(index, targets, variables, prefer=prefer)
         supplied = supplier(plan.shards)
     schedule = make_schedule(plan, batches, supplied, comm)
     with shared_folder(path, comm) as folder:

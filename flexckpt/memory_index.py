@@ -2,14 +2,16 @@
 # Copyright the paddle-on-torch authors
 """What the ranks of a group hold in memory, as a source index: the files are the ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flexckpt.comm.group import Comm
 from flexckpt.execute import MemorySource
 from flexckpt.index import Entry, SourceIndex, Stored
 from flexckpt.model import Shard
+from flexckpt.plan.cover import Preference
 from flexckpt.plan.ownership import Held, check_whole
+from flexckpt.transfer import Supplier
 
 
 def held(shard: Shard) -> Held:
@@ -55,6 +57,16 @@ def memory_source(shards: Sequence[Shard]) -> MemorySource:
     return MemorySource({n: shard.tensor.detach() for n, shard in enumerate(shards)})
 
 
-def holder(shards: Sequence[tuple[Stored, str]]) -> "dict[int, int]":
-    """The rank that holds each shard of a plan."""
-    return {n: stored.file for n, (stored, _) in enumerate(shards)}
+def supplier_in_memory(
+    comm: Comm,
+) -> tuple[Preference, Callable[[Sequence[tuple[Stored, str]]], Supplier]]:
+    """Which replica a rank prefers: its own, else one that differs from rank to rank; and who holds it."""
+
+    def prefer(stored: Stored) -> int:
+        return (stored.file - comm.rank) % comm.size
+
+    def supplier(shards: Sequence[tuple[Stored, str]]) -> Supplier:
+        ranks = [stored.file for stored, _ in shards]
+        return ranks.__getitem__
+
+    return prefer, supplier

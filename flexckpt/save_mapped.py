@@ -15,7 +15,7 @@ from flexckpt.export import export, outputs_of
 from flexckpt.io.sinks import Output, Sink
 from flexckpt.io.writers import states_of
 from flexckpt.lang import compile_program
-from flexckpt.memory_index import holder, memory_index, memory_source
+from flexckpt.memory_index import memory_index, memory_source, supplier_in_memory
 from flexckpt.model import Shard
 
 
@@ -45,15 +45,17 @@ def save_mapped(
         )
         outputs = outputs_of(index, program.outputs, states_of(to))
         sink = make_sink(outputs)
+    prefer, supplier = supplier_in_memory(comm)
     with torch.no_grad():
         export(
             index,
             program.outputs,
             outputs,
             memory_source(shards),
-            lambda found: holder(found).__getitem__,
+            supplier,
             sink,
             path,
             comm,
             stats=stats,
+            prefer=prefer,
         )

@@ -14,7 +14,7 @@ from flexckpt.io.sinks import write_index
 from flexckpt.memory_index import held
 from flexckpt.model import Shard
 from flexckpt.plan.ownership import assign_writers
-from flexckpt.save import plain, write_shards
+from flexckpt.api.save import plain, write_shards
 
 
 def write_checkpoint(

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""flexckpt.convert and merge: one checkpoint into another, with bounded memory."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from flexckpt.comm.group import Comm
+from flexckpt.errors import FlexckptError
+from flexckpt.execute import FileSource, Stats
+from flexckpt.export import Progress, export, outputs_of
+from flexckpt.io.ranged import FilePool
+from flexckpt.io.writers import check_layout, make_sink, states_of
+from flexckpt.lang import compile_program
+from flexckpt.api.load import Strict, file_suppliers, reading_threads, shared_index
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+
+def convert(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    aoa: str | Sequence[str] | None = None,
+    reverse: bool = False,
+    to: str = "hf",
+    shard_size: int | str = "5GB",
+    strict: Strict = True,
+    layout: Literal["paddle", "torch"] = "paddle",
+    states: Sequence[str] | None = None,
+    checksums: bool = True,
+    progress: Progress | None = None,
+    group: "dist.ProcessGroup | None" = None,
+    timeout: float | None = None,
+) -> Stats:
+    """Write a checkpoint in another layout, its tensors whole and rewritten as the mapping says.
+
+    Works in one process, or faster in several that call it together. Memory is bounded by two of
+    the largest tensors, however large the checkpoint is.
+
+    Args:
+        src: a checkpoint of any known layout.
+        dst: the folder to write; it appears when it is complete, and what stood there stays until then.
+        aoa: the mapping from ``src`` to ``dst``; None to keep names and structure.
+        reverse: ``aoa`` describes the opposite direction; its inverse is used.
+        to: the layout of ``dst``: "hf" (weights only), "flexckpt", "dcp" or "universal".
+        shard_size: bytes of a file at most, for "hf".
+        strict: see :func:`flexckpt.load`.
+        layout: see :func:`flexckpt.load`.
+        states: the states to convert ("weight", "exp_avg"); all that ``to`` can hold if None.
+        checksums: keep a checksum of every tensor ("flexckpt" only).
+        progress: is called with ``(bytes done, bytes in all, name)`` after every tensor of this rank.
+        group: the ranks that convert together; all if None.
+        timeout: seconds that a rank waits for another.
+
+    Returns:
+        Bytes that this rank read, sent, received and wrote.
+
+    Raises:
+        AoaError: the mapping does not fit. Nothing was written.
+        CheckpointError: ``src`` is damaged, or ``dst`` cannot be written.
+        TransferError: another rank failed.
+    """
+    check_layout(to)
+    comm = Comm(group, timeout)
+    where, out = Path(src).absolute(), Path(dst).absolute()
+    if where == out or out in where.parents:
+        raise FlexckptError("ARG101", f"dst must not be src or a folder around it, as {dst} is")
+    index = shared_index(where, comm)
+    seen = comm.gather(bytes(file.exists() for file in index.files))
+    with comm.together("planning"):
+        program = compile_program(
+            aoa or [], index.specs(), None, reverse=reverse, strict=strict, layout=layout
+        )
+        chosen = states_of(to) if states is None else tuple(states)
+        outputs = outputs_of(index, program.outputs, chosen)
+        sink = make_sink(to, outputs, extra=index.extra, shard_size=shard_size, checksums=checksums)
+    stats = Stats()
+    threads = reading_threads(comm)
+    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
+    with torch.no_grad(), FilePool(index.files) as files, pool as workers:
+        export(
+            index,
+            program.outputs,
+            outputs,
+            FileSource(files),
+            lambda found: file_suppliers(found, index, comm, seen),
+            sink,
+            out,
+            comm,
+            stats=stats,
+            pool=workers,
+            progress=progress,
+        )
+    return stats
+
+
+def merge(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    shard_size: int | str = "5GB",
+    progress: Progress | None = None,
+    group: "dist.ProcessGroup | None" = None,
+) -> Stats:
+    """Put the weights of a sharded checkpoint together into a Hugging Face folder, names as they are.
+
+    The same as :func:`convert` without a mapping; see there.
+    """
+    return convert(src, dst, to="hf", shard_size=shard_size, progress=progress, group=group)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""flexckpt.load: fill tensors from a checkpoint of any known layout."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from flexckpt.collect import State, shards_in, specs_of, targets_of
+from flexckpt.comm.group import Comm
+from flexckpt.errors import TransferError
+from flexckpt.execute import FileSource, Stats
+from flexckpt.index import SourceIndex, Stored
+from flexckpt.io.detect import read_index
+from flexckpt.io.ranged import FilePool
+from flexckpt.lang import Program, compile_program
+from flexckpt.model import Shard
+from flexckpt.plan.planner import Plan, make_plan
+from flexckpt.replicas import share, suppliers_of
+from flexckpt.transfer import carry_out, make_schedule, split_batches
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+Strict = bool | Mapping[str, str]
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What a load did.
+
+    Attributes:
+        missing: targets that the checkpoint has no data for, left as they were (only where ``strict``
+            admits it).
+        unexpected: tensors of the checkpoint that nothing took.
+        kept: targets that the mapping leaves as they were.
+        stand_ins: targets whose state came from another: "w@master: weight of w".
+        extra: what was saved beside the tensors.
+        stats: bytes that this rank read, sent and received.
+    """
+
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    stand_ins: list[str] = field(default_factory=list)
+    extra: dict[str, object] = field(default_factory=dict)
+    stats: Stats = field(default_factory=Stats)
+
+
+def load(
+    targets: State,
+    path: str | os.PathLike[str],
+    *,
+    aoa: str | Sequence[str] | None = None,
+    reverse: bool = False,
+    strict: Strict = True,
+    cast: bool = False,
+    layout: Literal["paddle", "torch"] = "paddle",
+    read_once: bool = True,
+    group: "dist.ProcessGroup | None" = None,
+    timeout: float | None = None,
+) -> LoadReport:
+    """Fill tensors in place from a checkpoint, re-sharded and rewritten as the mapping says.
+
+    In a distributed job every rank of the group calls this with the tensors that it holds.
+
+    Args:
+        targets: tensors, DTensors, :class:`flexckpt.Shard` objects or lists of those by name (``w``,
+            ``w@exp_avg``), in dictionaries that may be nested; or a list of shards.
+        path: a checkpoint that flexckpt, torch DCP, DeepSpeed, Megatron or Paddle wrote, or safetensors
+            or torch files; recognized by itself.
+        aoa: the mapping from the checkpoint to the targets; None if names and shapes are the same.
+        reverse: ``aoa`` describes the opposite direction; its inverse is used.
+        strict: True raises for targets without data and for tensors that nothing takes. A dictionary
+            sets "missing", "unexpected" and "unmatched" to "error", "warn" or "ignore".
+        cast: let values take the dtype of their target without a cast in the mapping.
+        layout: of linear layers, which gives the default axis of the fuse macros: "paddle" for
+            ``[in, out]`` (axis 1), "torch" for ``[out, in]`` (axis 0).
+        read_once: what several ranks of a machine hold alike is read by one and sent to the others.
+        group: the ranks that load together; all if None.
+        timeout: seconds that a rank waits for another.
+
+    Returns:
+        What was done; see :class:`LoadReport`.
+
+    Raises:
+        AoaError: the mapping does not fit. Nothing was changed.
+        CheckpointError: the checkpoint is damaged or does not hold what is needed.
+        LayoutError: the targets do not fit one another, or a dtype differs and ``cast`` is off.
+        TransferError: another rank failed.
+    """
+    comm = Comm(group, timeout)
+    report = LoadReport()
+    with comm.together("looking at the targets"):
+        shards = shards_in(targets)
+    specs = specs_of(shards, comm)
+    index = shared_index(Path(path).absolute(), comm)
+    seen = comm.gather(bytes(file.exists() for file in index.files))
+    with comm.together("planning"):
+        program = compile_program(
+            aoa or [],
+            index.specs(),
+            specs,
+            reverse=reverse,
+            strict=strict,
+            layout=layout,
+            free_dtypes=[key for key, spec in specs.items() if cast or spec.dtype is None],
+        )
+        left = program.kept | set(program.missing)
+        wanted = [s for s in shards if s.key not in left]
+        report.missing, report.kept = sorted(program.missing), sorted(program.kept)
+        report.unexpected, report.extra = sorted(program.unexpected), index.extra
+    suppliers = suppliers_of(wanted, comm) if read_once else [comm.rank] * len(wanted)
+    own = [s for s, rank in zip(wanted, suppliers, strict=True) if rank == comm.rank]
+    with comm.together("planning"):
+        plan = _plan(index, wanted, own, program, comm, seen, cast)
+        supplier = file_suppliers(plan.shards, index, comm, seen)
+        report.stand_ins = plan.stand_ins
+    batches = split_batches([s.tensor.numel() * s.tensor.dtype.itemsize for s in own])
+    schedule = make_schedule(plan, batches, supplier, comm)
+    tensors = {n: s.tensor for n, s in enumerate(own)}
+    threads = reading_threads(comm)
+    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
+    with torch.no_grad(), FilePool(index.files) as files, pool as workers:
+        for _ in carry_out(schedule, tensors, FileSource(files), comm, report.stats, workers):
+            files.forget()
+    if read_once and comm.size > 1:
+        share(wanted, suppliers, comm, report.stats)
+    return report
+
+
+def shared_index(path: Path, comm: Comm) -> SourceIndex:
+    """The index, read by every rank that sees the checkpoint; others get that of the first which does."""
+    sees = comm.gather(path.exists())
+    index = None
+    with comm.together("reading the index of the checkpoint"):
+        if sees[comm.rank] or not any(sees):
+            index = read_index(path)
+    if all(sees):
+        assert index is not None
+        return index
+    found: SourceIndex = comm.broadcast(index, root=sees.index(True))
+    return index or found
+
+
+def _plan(
+    index: SourceIndex,
+    wanted: Sequence[Shard],
+    own: Sequence[Shard],
+    program: Program,
+    comm: Comm,
+    seen: Sequence[bytes],
+    cast: bool,
+) -> Plan:
+    mine = seen[comm.rank]
+
+    def prefer(stored: Stored) -> int:
+        return 0 if mine[stored.file] else 1
+
+    return make_plan(index, targets_of(own), program.outputs, prefer=prefer, cast=cast)
+
+
+def file_suppliers(
+    shards: Sequence[tuple[Stored, str]], index: SourceIndex, comm: Comm, seen: Sequence[bytes]
+) -> Callable[[int], int]:
+    """Shard of a plan -> this rank if it sees the file, else one that does.
+
+    Raises:
+        TransferError: NET103 if no rank does.
+    """
+    chosen: list[int] = []
+    for stored, _ in shards:
+        ranks = [rank for rank in range(comm.size) if seen[rank][stored.file]]
+        if not ranks:
+            raise TransferError(
+                "NET103",
+                f"no rank sees {index.files[stored.file]}, which holds data that is needed",
+            )
+        chosen.append(comm.rank if comm.rank in ranks else ranks[comm.rank % len(ranks)])
+    return chosen.__getitem__
+
+
+def reading_threads(comm: Comm) -> int:
+    """How many threads read: the processors, shared out among the ranks of this machine."""
+    return max(1, min(8, (os.cpu_count() or 1) // len(comm.node())))

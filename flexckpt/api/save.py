@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""flexckpt.save: write what all ranks hold as one checkpoint, which appears in one step."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flexckpt.collect import State, shards_in
+from flexckpt.comm.group import Comm
+from flexckpt.errors import LayoutError
+from flexckpt.execute import Stats
+from flexckpt.index import Stored
+from flexckpt.io.native import Record, file_name
+from flexckpt.io.rank_file import FileWriter
+from flexckpt.io.safetensors_file import build_header
+from flexckpt.io.sinks import write_index
+from flexckpt.io.writers import check_layout, make_sink
+from flexckpt.memory_index import held
+from flexckpt.model import Shard
+from flexckpt.plan.ownership import Held, assign_writers
+from flexckpt.save_mapped import Rewrite, save_mapped
+from flexckpt.saving import Saving
+from flexckpt.shared_folder import shared_folder
+from flexckpt.snapshot import snapshot
+from flexckpt.states import join_name
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+_last: list[Saving] = []  # the save that may still be going on in the background
+
+
+def save(
+    state: State,
+    path: str | os.PathLike[str],
+    *,
+    aoa: str | Sequence[str] | None = None,
+    reverse: bool = False,
+    to: str = "flexckpt",
+    extra: Mapping[str, Any] | None = None,
+    shard_size: int | str = "5GB",
+    async_: bool = False,
+    redundancy: bool = False,
+    checksums: bool = True,
+    layout: Literal["paddle", "torch"] = "paddle",
+    group: "dist.ProcessGroup | None" = None,
+    timeout: float | None = None,
+) -> Saving:
+    """Write a checkpoint of what all ranks of the group hold together.
+
+    Nothing is at ``path`` until all of it is on the disk; what stood there before stays until then.
+
+    Args:
+        state: as in :func:`flexckpt.load`: tensors, DTensors, shards by name.
+        path: the folder of the checkpoint.
+        aoa: a mapping from the names and shapes of ``state`` to those of the checkpoint.
+        reverse: ``aoa`` describes the opposite direction (it is the mapping that loads); its inverse is used.
+        to: the layout: "flexckpt", "hf", "dcp" or "universal". Shards are stored as they are in
+            "flexckpt" without a mapping; else tensors are put together, each on one rank.
+        extra: what to keep beside the tensors, of JSON types; comes back as ``LoadReport.extra``.
+        shard_size: bytes of a file at most, for "hf".
+        async_: copy to host memory, then write in the background. A save that is still going on is
+            waited for first, and its error raised.
+        redundancy: every rank writes all that it holds, so that each finds its own on its own disk.
+        checksums: keep a checksum of every shard ("flexckpt" only).
+        layout: see :func:`flexckpt.load`.
+        group: the ranks that save together; all if None.
+        timeout: seconds that a rank waits for another.
+
+    Returns:
+        A handle; ``wait()`` returns when the checkpoint is committed, or raises.
+
+    Raises:
+        LayoutError: a value is not a tensor, or the ranks' shards are not whole tensors.
+        CheckpointError: CKP108 if the checkpoint cannot be written.
+        TransferError: another rank failed.
+    """
+    check_layout(to)
+    while _last:
+        _last.pop().wait()
+    comm = Comm(group, timeout, separate=async_)
+    saving = Saving(Stats())
+    with comm.together("looking at the state"):
+        shards = shards_in(state)
+        kept = plain(extra)
+    where = Path(path).absolute()
+    mapped = to != "flexckpt" or aoa is not None
+    if not mapped:
+        shards = _shards_to_write(shards, comm, redundancy)
+    if async_:
+        shards = snapshot(shards)
+
+    def steps() -> None:
+        if mapped:
+            mapping = Rewrite(aoa or [], reverse, layout)
+            sinks = partial(make_sink, to, extra=kept, shard_size=shard_size, checksums=checksums)
+            save_mapped(shards, where, mapping, to, sinks, comm, saving.stats)
+        else:
+            _write(shards, where, kept, comm, saving.stats, checksums)
+
+    saving.run(steps, in_background=async_)
+    if async_:
+        _last.append(saving)
+    return saving
+
+
+def plain(extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the user wants kept, as it comes back from JSON.
+
+    Raises:
+        LayoutError: LAY104 if it does not come back as it is.
+    """
+    kept = dict(extra or {})
+    try:
+        back = json.loads(json.dumps(kept))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LayoutError("LAY104", f"extra must be of JSON types ({error})") from None
+    if back != kept:
+        raise LayoutError("LAY104", "extra must be of JSON types with strings as names")
+    return kept
+
+
+def _shards_to_write(shards: Sequence[Shard], comm: Comm, redundancy: bool) -> list[Shard]:
+    """The shards of this rank that it writes: each distinct one is written by one rank, or by all."""
+    mine: dict[Held, Shard] = {}
+    for shard in shards:
+        mine.setdefault(held(shard), shard)
+    writers = assign_writers(comm.gather(list(mine)))
+    return [s for h, s in mine.items() if redundancy or writers[h] == comm.rank]
+
+
+def _write(
+    shards: Sequence[Shard],
+    path: Path,
+    extra: Mapping[str, Any],
+    comm: Comm,
+    stats: Stats,
+    checksums: bool,
+) -> None:
+    with shared_folder(path, comm) as folder:
+        records: list[Record] = []
+        with comm.together("writing tensors"):
+            records = write_shards(
+                shards, folder.partial / file_name(comm.rank), comm.rank, checksums=checksums
+            )
+            stats.written += sum(s.tensor.numel() * s.tensor.dtype.itemsize for s in shards)
+        everyone = comm.gather(records)
+        sizes = comm.gather((folder.partial / file_name(comm.rank)).stat().st_size)
+        with comm.together("writing the index"):
+            if folder.leads:
+                files = [(file_name(rank), size) for rank, size in enumerate(sizes)]
+                write_index(folder.partial, files, [r for rows in everyone for r in rows], extra)
+
+
+def write_shards(
+    shards: Sequence[Shard], path: Path, rank: int, *, checksums: bool
+) -> list[Record]:
+    """Write the file of one rank; what the index must say of it."""
+    names = [f"{join_name(s.key, s.state)}#{n}" for n, s in enumerate(shards)]
+    described = [
+        (name, s.tensor.dtype, tuple(s.tensor.shape)) for name, s in zip(names, shards, strict=True)
+    ]
+    header, places = build_header(described, {})
+    size = max([len(header), *(place.stop for place in places.values())])
+    writer = FileWriter(path, size)
+    records = []
+    try:
+        writer.write(0, header)
+        for name, shard in zip(names, shards, strict=True):
+            at = places[name].start
+            digest = writer.write_tensor(at, shard.tensor, checksum=checksums)
+            h = held(shard)
+            stored = Stored(h.offset, h.shape, h.flat_range, rank, at, None, None, digest)
+            records.append(Record(h.key, h.state, h.dtype, h.global_shape, stored))
+        writer.close()
+    finally:
+        writer.abandon()
+    return records
