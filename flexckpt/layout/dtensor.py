@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from flexckpt.errors import LayoutError
 from flexckpt.layout.mesh_boxes import Cut, local_boxes, local_shape, unclear_axis
 from flexckpt.model import Shard
-from flexckpt.states import WEIGHT, split_name
+from flexckpt.states import WEIGHT, join_name, split_name
 
 Value = torch.Tensor | Shard | Sequence[Shard]
 
@@ -41,7 +41,7 @@ def shards_of(name: str, value: Value, *, state: str | None = None) -> list[Shar
     """
     key, state = split_name(name) if state is None else (name, state)
     if isinstance(value, Shard):
-        return [_checked(key, value)]
+        return [_checked(name, key, value)]
     if isinstance(value, DTensor):
         return _dtensor_shards(key, state, value)
     if isinstance(value, torch.Tensor):
@@ -50,7 +50,7 @@ def shards_of(name: str, value: Value, *, state: str | None = None) -> list[Shar
         whole = value.detach()
         return [Shard(key, whole, whole.shape, (0,) * whole.ndim, state=state)]
     if isinstance(value, list | tuple) and all(isinstance(part, Shard) for part in value):
-        return [_checked(key, part) for part in value]
+        return [_checked(name, key, part) for part in value]
     raise LayoutError(
         "LAY104", f"{name!r} must be a tensor or shards of one, not {type(value).__name__}"
     )
@@ -150,13 +150,13 @@ def _dtensor_shards(key: str, state: str, value: DTensor) -> list[Shard]:
     return shards
 
 
-def _checked(key: str, shard: Shard) -> Shard:
-    """A shard of ``key``, with a state that is written in its name moved to its field."""
+def _checked(name: str, key: str, shard: Shard) -> Shard:
+    """A shard that goes by ``name``, with a state written in its own key moved to its field."""
     own_key, own_state = shard.key, shard.state
     if own_state == WEIGHT:
         own_key, own_state = split_name(shard.key)
-    if own_key != key:
-        raise LayoutError("LAY102", f"a shard of {shard.key!r} is given under the name {key!r}")
+    if own_key != key and join_name(own_key, own_state) != name:
+        raise LayoutError("LAY102", f"a shard of {shard.key!r} is given under the name {name!r}")
     if own_key == shard.key:
         return shard
     return replace(shard, key=own_key, state=own_state)

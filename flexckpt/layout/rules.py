@@ -11,16 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
-from torch.distributed.tensor import DTensor
-
 from flexckpt.boxes import map_add
 from flexckpt.errors import LayoutError
-from flexckpt.layout.dtensor import shards_of
+from flexckpt.layout.dtensor import Value, shards_of
 from flexckpt.model import Shard
 from flexckpt.states import WEIGHT, is_scalar
-
-LocalValue = torch.Tensor | Shard
 
 
 class Split(NamedTuple):
@@ -40,11 +35,11 @@ Rule = int | Split | None
 
 
 def shards_by_rules(
-    state: Mapping[str, LocalValue],
+    state: Mapping[str, Value],
     rules: Mapping[str, Rule],
     rank: int,
     size: int,
-) -> dict[str, Shard]:
+) -> dict[str, list[Shard]]:
     """The local tensors of one rank of a group as shards of the tensors of the whole group.
 
     Groups nest: the shards may go through the rules of another group, whose parts are the tensors
@@ -69,13 +64,13 @@ def shards_by_rules(
     if not 0 <= rank < size:
         raise LayoutError("LAY107", f"rank must be 0 to {size - 1}, not {rank}")
     patterns = [(pattern, _regex(pattern), _split(rule)) for pattern, rule in rules.items()]
-    found = {}
+    found: dict[str, list[Shard]] = {}
     for name, value in state.items():
-        if isinstance(value, DTensor):
-            raise LayoutError("LAY107", f"{name!r} is a DTensor, which needs no rule")
-        (shard,) = shards_of(name, value)
-        split = None if _is_scalar(shard) else _rule_for(shard.key, patterns)
-        found[name] = shard if split is None else _placed(name, shard, split, rank, size)
+        found[name] = []
+        for shard in shards_of(name, value):
+            split = None if _is_scalar(shard) else _rule_for(shard.key, patterns)
+            placed = shard if split is None else _placed(name, shard, split, rank, size)
+            found[name].append(placed)
     return found
 
 

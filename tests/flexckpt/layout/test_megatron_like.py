@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import torch
 
+from flexckpt.layout.dtensor import shards_of
 from flexckpt.layout.renumber import renumber
 from flexckpt.layout.rules import Split, shards_by_rules
 from flexckpt.model import Shard
@@ -96,7 +97,9 @@ def rank_shards(model: dict[str, np.ndarray], tp: int, pp: int, ep: int) -> list
         "experts": first_expert,
         "experts.linear_fc2.weight#": first_expert,
     }
-    return [shard for shard in renumber(shards, first).values() if isinstance(shard, Shard)]
+    return [
+        shard for name, part in renumber(shards, first).items() for shard in shards_of(name, part)
+    ]
 
 
 def test_shards_of_all_ranks_tile_every_tensor() -> None:

@@ -23,7 +23,7 @@ def test_axis_of_each_pattern() -> None:
             "a.o_proj.weight@step": torch.tensor(5.0),
         }
         shards = shards_by_rules(local, rules, rank, 2)
-        placed = {name: (s.global_shape, s.offset, s.state) for name, s in shards.items()}
+        placed = {name: (s.global_shape, s.offset, s.state) for name, (s,) in shards.items()}
         assert placed == {
             "a.b.q_proj.weight": ((4, 6), (2 * rank, 0), "weight"),
             "a.o_proj.weight": ((4, 6), (0, 3 * rank), "weight"),
@@ -31,7 +31,7 @@ def test_axis_of_each_pattern() -> None:
             "a.o_proj.weight@exp_avg": ((4, 6), (0, 3 * rank), "exp_avg"),
             "a.o_proj.weight@step": ((), (), "step"),
         }
-        assert all(shards[n].tensor.data_ptr() == t.data_ptr() for n, t in local.items())
+        assert all(shards[n][0].tensor.data_ptr() == t.data_ptr() for n, t in local.items())
 
 
 def test_padding_is_no_part_of_the_shards() -> None:
@@ -39,7 +39,7 @@ def test_padding_is_no_part_of_the_shards() -> None:
     seen = []
     for rank in range(4):
         local = {"emb.weight": padded[3 * rank : 3 * rank + 3]}
-        shard = shards_by_rules(local, {"emb.weight": Split(0, 7)}, rank, 4)["emb.weight"]
+        (shard,) = shards_by_rules(local, {"emb.weight": Split(0, 7)}, rank, 4)["emb.weight"]
         assert shard.global_shape == (7, 2)
         assert torch.equal(shard.tensor, padded[:7][shard.offset[0] :][: shard.tensor.shape[0]])
         seen.append((shard.offset, tuple(shard.tensor.shape)))
@@ -54,7 +54,7 @@ def test_groups_nest() -> None:
         for tp in range(3):
             local = {"experts": torch.tensor(full[2 * ep : 2 * ep + 2, 2 * tp : 2 * tp + 2])}
             inner = shards_by_rules(local, {"experts": 1}, tp, 3)
-            shard = shards_by_rules(inner, {"experts": 0}, ep, 2)["experts"]
+            (shard,) = shards_by_rules(inner, {"experts": 0}, ep, 2)["experts"]
             assert shard.global_shape == full.shape
             box = tuple(
                 slice(a, a + n) for a, n in zip(shard.offset, shard.tensor.shape, strict=True)
@@ -66,7 +66,7 @@ def test_groups_nest() -> None:
 
 def test_flattened_shards_keep_their_range() -> None:
     flat = Shard("w", torch.arange(3.0), (2, 4), (0, 0), (2, 4), (2, 5), "exp_avg")
-    shard = shards_by_rules({"w@exp_avg": flat}, {"w": 0}, 1, 2)["w@exp_avg"]
+    (shard,) = shards_by_rules({"w@exp_avg": flat}, {"w": 0}, 1, 2)["w@exp_avg"]
     assert (shard.global_shape, shard.offset) == ((4, 4), (2, 0))
     assert (shard.local_shape, shard.flat_range) == ((2, 4), (2, 5))
 
@@ -75,7 +75,7 @@ def test_the_longest_pattern_counts() -> None:
     rules = {"*": None, "*.weight": 1, "*.a.weight": 0}
     local = {name: torch.zeros(2, 3) for name in ("x.a.weight", "x.b.weight", "x.bias")}
     shards = shards_by_rules(local, rules, 1, 2)
-    assert [s.offset for s in shards.values()] == [(2, 0), (0, 3), (0, 0)]
+    assert [s.offset for (s,) in shards.values()] == [(2, 0), (0, 3), (0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_what_is_refused(rules: dict[str, int | Split | None], message: str) -> 
 
 def test_agreeing_rules_are_fine_and_ranks_are_checked() -> None:
     local = {"a.weight": torch.zeros(2, 3)}
-    assert shards_by_rules(local, {"a.*": 0, "*ht": 0}, 1, 2)["a.weight"].offset == (2, 0)
+    assert shards_by_rules(local, {"a.*": 0, "*ht": 0}, 1, 2)["a.weight"][0].offset == (2, 0)
     with pytest.raises(LayoutError, match="rank must be 0 to 1, not 2"):
         shards_by_rules(local, {"*": 0}, 2, 2)
