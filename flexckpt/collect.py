@@ -72,8 +72,13 @@ def targets_of(shards: Iterable[Shard]) -> list[Target]:
     ]
 
 
-def specs_of(shards: Iterable[Shard], comm: Comm) -> dict[str, TensorSpec]:
+def specs_of(shards: Iterable[Shard], comm: Comm, *, dtypes: bool = True) -> dict[str, TensorSpec]:
     """The tensors by key as all ranks hold them: shape, dtype of the weight, distinct boxes.
+
+    Args:
+        shards: those of this rank.
+        comm: the ranks.
+        dtypes: say them; else the specs take any.
 
     Raises:
         LayoutError: LAY105 where ranks contradict one another.
@@ -82,22 +87,26 @@ def specs_of(shards: Iterable[Shard], comm: Comm) -> dict[str, TensorSpec]:
         mine = _boxes(shards)
     everyone = comm.gather(mine) if comm.size > 1 else [mine]
     shapes: dict[str, tuple[int, ...]] = {}
-    dtypes: dict[str, torch.dtype | None] = {}
+    found: dict[str, torch.dtype | None] = {}
     boxes: dict[str, dict[tuple[tuple[int, ...], tuple[int, ...]], None]] = {}
     for rank, theirs in enumerate(everyone):
-        for key, (shape, dtype, found) in theirs.items():
+        for key, (shape, dtype, parts) in theirs.items():
             if shapes.setdefault(key, shape) != shape:
                 raise LayoutError(
                     "LAY105", f"{key!r} has shape {shape} on rank {rank}, {shapes[key]} on another"
                 )
-            if dtype is not None and dtypes.get(key) not in (None, dtype):
+            if dtype is not None and found.get(key) not in (None, dtype):
                 raise LayoutError(
-                    "LAY105", f"{key!r} has dtype {dtype} on rank {rank}, {dtypes[key]} on another"
+                    "LAY105", f"{key!r} has dtype {dtype} on rank {rank}, {found[key]} on another"
                 )
-            dtypes[key] = dtype or dtypes.get(key)
-            boxes.setdefault(key, {}).update(found)
+            found[key] = dtype or found.get(key)
+            boxes.setdefault(key, {}).update(parts)
     return {
-        key: TensorSpec(shape, dtypes[key], tuple(boxes[key]) if len(boxes[key]) > 1 else None)
+        key: TensorSpec(
+            shape,
+            found[key] if dtypes else None,
+            tuple(boxes[key]) if len(boxes[key]) > 1 else None,
+        )
         for key, shape in shapes.items()
     }
 

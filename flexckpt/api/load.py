@@ -99,18 +99,12 @@ def load(
     report = LoadReport()
     with comm.together("looking at the targets"):
         shards = shards_in(targets)
-    specs = specs_of(shards, comm)
+    specs = specs_of(shards, comm, dtypes=not cast)
     index = shared_index(Path(path).absolute(), comm)
     seen = comm.gather(bytes(file.exists() for file in index.files))
     with comm.together("planning"):
         program = compile_program(
-            aoa or [],
-            index.specs(),
-            specs,
-            reverse=reverse,
-            strict=strict,
-            layout=layout,
-            free_dtypes=[key for key, spec in specs.items() if cast or spec.dtype is None],
+            aoa or [], index.specs(), specs, reverse=reverse, strict=strict, layout=layout
         )
         left = program.kept | set(program.missing)
         wanted = [s for s in shards if s.key not in left]

@@ -88,16 +88,10 @@ def _schedule(
 ) -> tuple[list[int], Schedule]:
     """Which of the wanted shards are filled, and how."""
     index = memory_index(have, comm)
-    there, here = specs_of(have, comm), specs_of(want, comm)
+    there, here = specs_of(have, comm), specs_of(want, comm, dtypes=not cast)
     with comm.together("planning"):
         program = compile_program(
-            aoa or [],
-            there,
-            here,
-            reverse=reverse,
-            strict=strict,
-            layout=layout,
-            free_dtypes=[key for key, spec in here.items() if cast or spec.dtype is None],
+            aoa or [], there, here, reverse=reverse, strict=strict, layout=layout
         )
         left = program.kept | set(program.missing)
         numbers = [n for n, s in enumerate(want) if s.key not in left]
