@@ -3,7 +3,8 @@
 """compile_program: text and the tensors of both sides to a program."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Literal
 
@@ -36,6 +37,7 @@ def compile_program(
     reverse: bool = False,
     strict: Strict = True,
     layout: Layout = "paddle",
+    free_dtypes: Collection[str] = (),
 ) -> Program:
     """Compile a mapping.
 
@@ -48,6 +50,7 @@ def compile_program(
             the source (``unexpected``; only with ``dest``), and where a pattern matches nothing
             (``unmatched``): each ``error``, ``warn`` or ``ignore``. True is all errors, False all ignored.
         layout: ``torch`` makes 0 the axis of the layout macros where a statement names none, not 1.
+        free_dtypes: destinations whose dtype is not checked.
 
     Raises:
         AoaError: AOA1xx where the text is no program, AOA2xx where a macro cannot be expanded, AOA3xx
@@ -59,6 +62,9 @@ def compile_program(
         raise AoaError("AOA104", f"layout must be 'paddle' or 'torch', not {layout!r}")
     statements = parse(text)
     axis = _AXES[layout]
+    if dest is not None and free_dtypes:
+        free = dict.fromkeys(free_dtypes)
+        dest = {k: replace(spec, dtype=None) if k in free else spec for k, spec in dest.items()}
     if reverse:
         return _reversed(text, statements, source, dest, rules, axis)
     run = _Run(text, source, dest, rules, axis)
