@@ -64,8 +64,8 @@ class OptimizerTargets:
                 holder[state] = type(holder[state])(tensor.item())
 
     def _all_filled(self, key: str, filled: Collection[str]) -> bool:
-        own = {join_name(key, s) for s in self.created[key][1]} & self.shards.keys()
-        missing = own - set(filled)
+        own = {name for s in self.created[key][1] if (name := join_name(key, s)) in self.shards}
+        missing = {name for name in own if name not in filled}
         if missing and missing != own:
             raise LayoutError(
                 "LAY105",
@@ -104,8 +104,8 @@ def optimizer_targets(model: nn.Module, optimizer: Optimizer) -> OptimizerTarget
 def _collect(model: nn.Module, optimizer: Optimizer, create: bool) -> OptimizerTargets:
     targets = OptimizerTargets({}, optimizer, {})
     for name, parameter, group in _named(model, optimizer):
-        states = optimizer.state.get(parameter)
-        if not states:
+        states = optimizer.state.get(parameter, {})
+        if all(value is None for value in states.values()):
             if not create or not parameter.requires_grad:
                 continue
             states = _first_states(name, optimizer, group, parameter)
