@@ -33,8 +33,8 @@ _ROWS: list[tuple[str, str, str | None, bool]] = [
     ("a -> b, c, axis=0.5", "a:2x2", None, False),
     ("a^T^T -> b", "a:2x2", None, False),
     ("a -> b^T", "a:2x3", None, False),
-    ("a[0:2]^T -> b, axis=0", "a_0:2x2,a_1:2x2", None, False),
-    ("a[0:2].w -> b, axis=0", "a_0.w:2x2,a_1.w:2x2", None, False),
+    ("a[0:2] b -> c, axis=0", "a_0:2x2,a_1:2x2,b:2x2", None, False),
+    ("a[2:0] -> c, axis=0", "a_0:2x2,a_1:2x2", None, False),
     ("a -> b[0:2, axis=0", "a:2x2", None, False),
     ("a -> b[0-2], axis=0", "a:2x2", None, False),
     ("a -> b[x:y], axis=0", "a:2x2", None, False),
@@ -91,7 +91,6 @@ _ROWS: list[tuple[str, str, str | None, bool]] = [
     ("a -> b, src_dtype='float32', dst_dtype='float16'", "a:2x2", "b:2x2/bfloat16", False),
     # Macros.
     ("l.$LAYER_ID.w -> m.w", "l.0.w:2x2,l.1.w:2x2", None, False),
-    ("l.$LAYER_ID.w, b -> l.$LAYER_ID.c, axis=0", "l.0.w:2x2,b:2x2", None, False),
     ("l.$LAYER_ID.w -> l.$LAYER_ID.e.$EXPERT_ID.w", "l.0.w:2x2,l.1.w:2x2", None, False),
     ("l.$LAYER_ID_OFFSET.w -> m.w", "l.1.w:2x2", None, False),
     ("l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w", "l.0.w:2x2", "m.0.w:2x2", False),
