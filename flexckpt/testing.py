@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flexckpt.api.save import plain
 from flexckpt.collect import shards_in
 from flexckpt.io.commit import commit, drop, new_folder
-from flexckpt.io.native import Record, file_name
-from flexckpt.io.sinks import write_index
+from flexckpt.io.shard_files import NativeShards
 from flexckpt.memory_index import held
 from flexckpt.model import Shard
 from flexckpt.plan.ownership import assign_writers
-from flexckpt.api.save import plain, write_shards
 
 
 def write_checkpoint(
@@ -41,14 +40,16 @@ def write_checkpoint(
     writers = assign_writers([list(mine) for mine in shards])
     partial = new_folder(where)
     try:
-        records: list[Record] = []
-        files = []
-        for rank, mine in enumerate(shards):
-            own = [s for h, s in mine.items() if redundancy or writers[h] == rank]
-            file = partial / file_name(rank)
-            records += write_shards(own, file, rank, checksums=True)
-            files.append((file.name, file.stat().st_size))
-        write_index(partial, files, records, kept)
+        files = NativeShards(kept)
+        records = [
+            files.write(
+                partial,
+                rank,
+                [(h, s.tensor) for h, s in mine.items() if redundancy or writers[h] == rank],
+            )
+            for rank, mine in enumerate(shards)
+        ]
+        files.finish(partial, records)
         commit(partial, where)
     except BaseException:
         drop(partial)

@@ -13,11 +13,7 @@ from flexckpt.collect import State, shards_in
 from flexckpt.comm.group import Comm
 from flexckpt.errors import LayoutError
 from flexckpt.execute import Stats
-from flexckpt.index import Stored
-from flexckpt.io.native import Record, file_name
-from flexckpt.io.rank_file import FileWriter
-from flexckpt.io.safetensors_file import build_header
-from flexckpt.io.sinks import write_index
+from flexckpt.io.shard_files import DcpShards, NativeShards, ShardFiles
 from flexckpt.io.writers import check_layout, make_sink
 from flexckpt.memory_index import held
 from flexckpt.model import Shard
@@ -26,7 +22,6 @@ from flexckpt.save_mapped import Rewrite, save_mapped
 from flexckpt.saving import Saving
 from flexckpt.shared_folder import shared_folder
 from flexckpt.snapshot import snapshot
-from flexckpt.states import join_name
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -60,7 +55,7 @@ def save(
         aoa: a mapping from the names and shapes of ``state`` to those of the checkpoint.
         reverse: ``aoa`` describes the opposite direction (it is the mapping that loads); its inverse is used.
         to: the layout: "flexckpt", "hf", "dcp" or "universal". Shards are stored as they are in
-            "flexckpt" without a mapping; else tensors are put together, each on one rank.
+            "flexckpt" and "dcp" without a mapping; else tensors are put together, each on one rank.
         extra: what to keep beside the tensors, of JSON types; comes back as ``LoadReport.extra``.
         shard_size: bytes of a file at most, for "hf".
         async_: copy to host memory, then write in the background. A save that is still going on is
@@ -88,7 +83,12 @@ def save(
         shards = shards_in(state)
         kept = plain(extra)
     where = Path(path).absolute()
-    mapped = to != "flexckpt" or aoa is not None
+    files: ShardFiles = NativeShards(kept, checksums=checksums)
+    if to == "dcp":
+        files = DcpShards(kept)
+    # Flat ranges are for flexckpt's own files only: elsewhere tensors are put together first.
+    flat = any(comm.gather(any(s.flat_range is not None for s in shards)))
+    mapped = aoa is not None or to not in ("flexckpt", "dcp") or (to == "dcp" and flat)
     if not mapped:
         shards = _shards_to_write(shards, comm, redundancy)
     if async_:
@@ -100,7 +100,7 @@ def save(
             sinks = partial(make_sink, to, extra=kept, shard_size=shard_size, checksums=checksums)
             save_mapped(shards, where, mapping, to, sinks, comm, saving.stats)
         else:
-            _write(shards, where, kept, comm, saving.stats, checksums)
+            _write(shards, where, files, comm, saving.stats)
 
     saving.run(steps, in_background=async_)
     if async_:
@@ -134,49 +134,15 @@ def _shards_to_write(shards: Sequence[Shard], comm: Comm, redundancy: bool) -> l
 
 
 def _write(
-    shards: Sequence[Shard],
-    path: Path,
-    extra: Mapping[str, Any],
-    comm: Comm,
-    stats: Stats,
-    checksums: bool,
+    shards: Sequence[Shard], path: Path, files: ShardFiles, comm: Comm, stats: Stats
 ) -> None:
+    holdings = [(held(s), s.tensor) for s in shards]
     with shared_folder(path, comm) as folder:
-        records: list[Record] = []
+        records = None
         with comm.together("writing tensors"):
-            records = write_shards(
-                shards, folder.partial / file_name(comm.rank), comm.rank, checksums=checksums
-            )
-            stats.written += sum(s.tensor.numel() * s.tensor.dtype.itemsize for s in shards)
+            records = files.write(folder.partial, comm.rank, holdings)
+            stats.written += sum(h.nbytes for h, _ in holdings)
         everyone = comm.gather(records)
-        sizes = comm.gather((folder.partial / file_name(comm.rank)).stat().st_size)
         with comm.together("writing the index"):
             if folder.leads:
-                files = [(file_name(rank), size) for rank, size in enumerate(sizes)]
-                write_index(folder.partial, files, [r for rows in everyone for r in rows], extra)
-
-
-def write_shards(
-    shards: Sequence[Shard], path: Path, rank: int, *, checksums: bool
-) -> list[Record]:
-    """Write the file of one rank; what the index must say of it."""
-    names = [f"{join_name(s.key, s.state)}#{n}" for n, s in enumerate(shards)]
-    described = [
-        (name, s.tensor.dtype, tuple(s.tensor.shape)) for name, s in zip(names, shards, strict=True)
-    ]
-    header, places = build_header(described, {})
-    size = max([len(header), *(place.stop for place in places.values())])
-    writer = FileWriter(path, size)
-    records = []
-    try:
-        writer.write(0, header)
-        for name, shard in zip(names, shards, strict=True):
-            at = places[name].start
-            digest = writer.write_tensor(at, shard.tensor, checksum=checksums)
-            h = held(shard)
-            stored = Stored(h.offset, h.shape, h.flat_range, rank, at, None, None, digest)
-            records.append(Record(h.key, h.state, h.dtype, h.global_shape, stored))
-        writer.close()
-    finally:
-        writer.abandon()
-    return records
+                files.finish(folder.partial, everyone)

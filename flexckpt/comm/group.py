@@ -114,15 +114,19 @@ class Comm:
         if self.size == 1:
             return list(values)
         sizes = torch.tensor(self.gather([len(v) for v in values]))[:, self.rank].tolist()
-        boxes = [torch.empty(n, dtype=torch.uint8) for n in sizes]
+        boxes = [bytearray(n) for n in sizes]
         sends = [
             (peer, torch.frombuffer(bytearray(v), dtype=torch.uint8))
             for peer, v in enumerate(values)
             if v and peer != self.rank
         ]
-        receives = [(p, box) for p, box in enumerate(boxes) if len(box) and p != self.rank]
+        receives = [
+            (peer, torch.frombuffer(box, dtype=torch.uint8))
+            for peer, box in enumerate(boxes)
+            if box and peer != self.rank
+        ]
         self.exchange(sends, receives)
-        out = [bytes(memoryview(box.numpy())) if len(box) else b"" for box in boxes]
+        out = [bytes(box) for box in boxes]
         out[self.rank] = values[self.rank]
         return out
 
@@ -149,7 +153,7 @@ def _cpu_group(
     if timeout is None and not separate and "gloo" in str(backend):
         return chosen
     ranks = tuple(dist.get_process_group_ranks(chosen))
-    found = _groups.get((ranks, timeout, separate))
+    found: dist.ProcessGroup | None = _groups.get((ranks, timeout, separate))
     if found is None or not _alive(found):
         limit = None if timeout is None else timedelta(seconds=timeout)
         found = dist.new_group(

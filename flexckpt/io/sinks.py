@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from flexckpt.index import Stored
+from flexckpt.io.dcp_names import stored_name
+from flexckpt.io.dcp_writer import DcpRecord, write_metadata, write_rank_file
 from flexckpt.io.huggingface_writer import create_files, plan_files
 from flexckpt.io.native import INDEX, Record, file_name, index_text
 from flexckpt.io.rank_file import FileWriter
@@ -157,3 +159,26 @@ class HuggingFaceSink:
 
     def finish(self, folder: Path, records: Sequence[None]) -> None:
         pass
+
+
+class DcpSink:
+    """torch.distributed.checkpoint's layout, of whole tensors."""
+
+    def __init__(self, extra: Mapping[str, Any]) -> None:
+        self.extra = extra
+
+    def begin(self, folder: Path) -> None:
+        pass
+
+    def write(
+        self, folder: Path, rank: int, outputs: Sequence[Output], stream: Stream
+    ) -> list[DcpRecord]:
+        rows = (
+            (stored_name(o.key, o.state), o.shape, (0,) * len(o.shape), tensor)
+            for batch in stream
+            for o, tensor in batch
+        )
+        return write_rank_file(folder, rank, rows, self.extra if rank == 0 else None)
+
+    def finish(self, folder: Path, records: Sequence[list[DcpRecord]]) -> None:
+        write_metadata(folder, [record for mine in records for record in mine])

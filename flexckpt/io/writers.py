@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flexckpt.errors import FlexckptError
-from flexckpt.io.sinks import HuggingFaceSink, NativeSink, Output, Sink
+from flexckpt.io.sinks import DcpSink, HuggingFaceSink, NativeSink, Output, Sink
 from flexckpt.states import WEIGHT
 
 
@@ -27,6 +27,7 @@ class Writer(NamedTuple):
 
 WRITERS: dict[str, Writer] = {
     "flexckpt": Writer(lambda outputs, s: NativeSink(s.extra, checksums=s.checksums), None),
+    "dcp": Writer(lambda outputs, s: DcpSink(s.extra), None),
     "hf": Writer(lambda outputs, s: HuggingFaceSink(outputs, s.shard_size), (WEIGHT,)),
 }
 
