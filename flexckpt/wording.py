@@ -13,9 +13,9 @@ _SHOWN = 4  # numbers of a gap-ridden set that are written out
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def template(name: str) -> str:
-    """The name with a hole for every number that stands alone."""
-    return _NUMBER.sub("{}", name)
+def template(name: str) -> tuple[str, ...]:
+    """The parts of the name between the numbers that stand alone."""
+    return tuple(_NUMBER.split(name))
 
 
 def patterns(names: Iterable[str]) -> list[tuple[str, int]]:
@@ -24,14 +24,13 @@ def patterns(names: Iterable[str]) -> list[tuple[str, int]]:
     ``model.layers.{0..31}.mlp.up_proj.weight`` is one. They come in the order in which they first
     appear. A pattern of several sets of numbers stands for at most all of their combinations.
     """
-    groups: dict[str, list[list[str]]] = {}
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
     for name in names:
         groups.setdefault(template(name), []).append(_NUMBER.findall(name))
-    return [(_fill(text, numbers), len(numbers)) for text, numbers in groups.items()]
+    return [(_fill(parts, numbers), len(numbers)) for parts, numbers in groups.items()]
 
 
-def _fill(text: str, numbers: list[list[str]]) -> str:
-    parts = text.split("{}")
+def _fill(parts: tuple[str, ...], numbers: list[list[str]]) -> str:
     holes = [_numbers(set(column)) for column in zip(*numbers, strict=True)]
     return "".join(a + b for a, b in zip(parts, [*holes, ""], strict=True))
 
