@@ -81,6 +81,8 @@ class SourceIndex:
         extra: what else the checkpoint holds and is plain data (JSON types): training step, settings.
         resolve: completes a Stored whose ``position`` is None.
         aliases: further names of a key that the checkpoint knows to be the same tensor (tied weights).
+        single_device: the layout stores every tensor as one device would have it, so that its shards
+            tell nothing of the order of what is fused in it, and no macro may count them.
     """
 
     layout: str
@@ -90,9 +92,10 @@ class SourceIndex:
     extra: dict[str, Any] = field(default_factory=dict)
     resolve: Callable[[Stored], Stored] | None = None
     aliases: dict[str, str] = field(default_factory=dict)
+    single_device: bool = False
 
     def specs(self, state: str | None = None) -> dict[str, TensorSpec]:
-        """The tensors by key, with their distinct boxes as shards.
+        """The tensors by key, with their distinct boxes as shards unless ``single_device``.
 
         Of one state, or of the first state of each key that is not a scalar.
         """
@@ -101,7 +104,7 @@ class SourceIndex:
             wanted = name == state if state else key not in out and not is_scalar(name)
             if wanted:
                 boxes = dict.fromkeys((s.offset, s.shape) for s in entry.shards)
-                shards = tuple(boxes) if len(boxes) > 1 else None
+                shards = tuple(boxes) if len(boxes) > 1 and not self.single_device else None
                 out[key] = TensorSpec(entry.shape, entry.dtype, shards)
         return out
 
