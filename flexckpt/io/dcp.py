@@ -8,7 +8,7 @@ are read, too.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def build_index(
         name: value for name, blob in metadata.objects.items() for value in files.data_of(blob)
     }
     index = SourceIndex(layout, path, files.paths, entries, extra)
-    index.resolve = _resolver(index)
+    index.resolve = _resolver(entries.values(), files.paths)
     return index
 
 
@@ -138,29 +138,39 @@ class Files:
         return json_data(read_torch_blob(path, blob.start, blob.length, unknown="opaque"), path)
 
 
-def _resolver(index: SourceIndex) -> Callable[[Stored], Stored]:
-    dtypes: dict[tuple[int, tuple[int, int] | None], torch.dtype] = {}
+def _resolver(entries: Iterable[Entry], files: list[Path]) -> Callable[[Stored], Stored]:
+    dtypes = {(s.file, s.blob): entry.dtype for entry in entries for s in entry.shards}
 
     def resolve(stored: Stored) -> Stored:
-        """Find the elements in the archive of a part."""
+        """Find the elements in the archive of a part; axes of size 1 may come before its shape."""
         if stored.position is not None or stored.blob is None:
             return stored
-        if not dtypes:
-            for entry in index.entries.values():
-                dtypes.update(((s.file, s.blob), entry.dtype) for s in entry.shards)
-        path = index.files[stored.file]
+        path = files[stored.file]
         tensor = read_torch_blob(path, *stored.blob)
-        dtype = dtypes.get((stored.file, stored.blob))
-        if not isinstance(tensor, FileTensor) or (tensor.shape, tensor.dtype) != (
-            stored.shape,
-            dtype,
+        if not isinstance(tensor, FileTensor) or tensor.dtype != dtypes.get(
+            (stored.file, stored.blob)
         ):
-            what = f"bytes {stored.blob[0]}.. hold another tensor than the metadata tell"
-            raise CheckpointError("CKP103", f"{path}: {what}")
-        dense = tensor.strides == c_strides(tensor.shape) or tensor.numel == 0
-        return stored._replace(position=tensor.position, strides=None if dense else tensor.strides)
+            raise _other_tensor(path, stored)
+        dense = tensor.numel == 0 or tensor.strides == c_strides(tensor.shape)
+        if stored.flat_range is not None:
+            start, stop = stored.flat_range
+            if not dense or tensor.numel != stop - start:
+                raise _other_tensor(path, stored)
+            return stored._replace(position=tensor.position)
+        lead = len(tensor.shape) - len(stored.shape)
+        if lead < 0 or tensor.shape != (1,) * lead + stored.shape:
+            raise _other_tensor(path, stored)
+        strides = None if dense else tensor.strides[lead:]
+        return stored._replace(position=tensor.position, strides=strides)
 
     return resolve
+
+
+def _other_tensor(path: Path, stored: Stored) -> CheckpointError:
+    where = stored.blob[0] if stored.blob else 0
+    return CheckpointError(
+        "CKP103", f"{path}: the archive at byte {where} holds another tensor than the metadata tell"
+    )
 
 
 READER = Reader("dcp", recognizes, read_index)

@@ -18,31 +18,33 @@ from flexckpt.io.restricted_pickle import Plain, load_plain
 METADATA = ".metadata"
 RANK_METADATA = "__*.metadata"  # one per rank, where ranks saved without telling one another
 
-_MODULE = "torch.distributed.checkpoint.metadata"
-_OLD_MODULE = "torch.distributed._shard.sharded_tensor.metadata"
-_ALLOWED = {
-    **{
-        (_MODULE, name): Plain
-        for name in (
-            "Metadata",
-            "MetadataIndex",
-            "TensorStorageMetadata",
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "TensorProperties",
-            "StorageMeta",
-            "_MEM_FORMAT_ENCODING",
-        )
-    },
-    (_OLD_MODULE, "TensorProperties"): Plain,
-    (_OLD_MODULE, "MEM_FORMAT_ENCODING"): Plain,
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): Plain,
-    **{
-        (module, name): Plain
-        for module in ("pathlib", "pathlib._local")
-        for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
-    },
+_CLASSES: dict[str, tuple[str, ...]] = {
+    "torch.distributed.checkpoint.metadata": (
+        "Metadata",
+        "MetadataIndex",
+        "TensorStorageMetadata",
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "TensorProperties",
+        "StorageMeta",
+        "_MEM_FORMAT_ENCODING",
+    ),
+    # Where torch before 2.2 had them.
+    "torch.distributed._shard.sharded_tensor.metadata": ("TensorProperties", "MEM_FORMAT_ENCODING"),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    # Megatron keeps the plans of the ranks beside the metadata.
+    "torch.distributed.checkpoint.planner": (
+        "SavePlan",
+        "WriteItem",
+        "WriteItemType",
+        "TensorWriteData",
+        "BytesIOWriteData",
+    ),
+    "megatron.core.dist_checkpointing.strategies.torch": ("MCoreMetadata", "MCoreSavePlan"),
+    "pathlib": ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"),
+    "pathlib._local": ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"),
 }
+_ALLOWED = {(module, name): Plain for module, names in _CLASSES.items() for name in names}
 
 
 class Blob(NamedTuple):

@@ -6,6 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from flexckpt.io.restricted_pickle import Plain
 from flexckpt.io.torch_file import FileTensor, materialize
 
 _LARGEST_TENSOR = 64  # elements; beyond, a tensor among settings is no number
@@ -18,7 +19,8 @@ class NotPlainError(Exception):
 def json_data(value: Any, path: Path) -> list[Any]:
     """``value`` in a list as JSON types, or an empty list if it is not made of such.
 
-    Tuples become lists, keys of dicts text, tiny tensors numbers or lists.
+    Tuples become lists, keys of dicts text, tiny tensors numbers or lists, and the fields of
+    objects that were read as ``Plain`` dicts. What is not plain in a dict is left out of it.
 
     Args:
         value: as the readers of torch files give it.
@@ -41,6 +43,13 @@ def _plain(value: Any, path: Path) -> Any:
         raise NotPlainError
     if isinstance(value, list | tuple):
         return [_plain(part, path) for part in value]
-    if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
-        return {str(key): _plain(part, path) for key, part in value.items()}
+    if isinstance(value, Plain) and not value.args:
+        value = value.fields
+    if isinstance(value, dict):
+        return {
+            str(key): found
+            for key, part in value.items()
+            if type(key) in (str, int)
+            for found in json_data(part, path)
+        }
     raise NotPlainError
