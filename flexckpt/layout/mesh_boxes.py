@@ -38,14 +38,14 @@ class Step(NamedTuple):
 
 
 Run = tuple[int, int]
+Ints = tuple[int, ...]
+Cuts = tuple[Cut | None, ...]
 
 
+@lru_cache(maxsize=65536)
 def local_boxes(
-    global_shape: Sequence[int],
-    mesh_shape: Sequence[int],
-    cuts: Sequence[Cut | None],
-    coordinate: Sequence[int],
-) -> list[LocalBox]:
+    global_shape: Ints, mesh_shape: Ints, cuts: Cuts, coordinate: Ints
+) -> tuple[LocalBox, ...]:
     """The boxes of a tensor that lie at ``coordinate`` of a mesh, in the order of the local tensor.
 
     Args:
@@ -73,15 +73,11 @@ def local_boxes(
         offset = tuple(a for (a, _), _ in parts)
         shape = tuple(b - a for (a, b), _ in parts)
         boxes.append(LocalBox(offset, shape, tuple(start for _, start in parts)))
-    return boxes
+    return tuple(boxes)
 
 
-def local_shape(
-    global_shape: Sequence[int],
-    mesh_shape: Sequence[int],
-    cuts: Sequence[Cut | None],
-    coordinate: Sequence[int],
-) -> tuple[int, ...]:
+@lru_cache(maxsize=65536)
+def local_shape(global_shape: Ints, mesh_shape: Ints, cuts: Cuts, coordinate: Ints) -> Ints:
     """The shape of the local tensor at ``coordinate`` of a mesh."""
     return tuple(
         sum(b - a for a, b in axis_runs(n, _steps(axis, mesh_shape, cuts, coordinate)))
@@ -89,14 +85,13 @@ def local_shape(
     )
 
 
-def coordinates(mesh_shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def coordinates(mesh_shape: Sequence[int]) -> Iterator[Ints]:
     """Every place of a mesh, in C order."""
     return product(*map(range, mesh_shape))
 
 
-def unclear_axis(
-    global_shape: Sequence[int], mesh_shape: Sequence[int], cuts: Sequence[Cut | None]
-) -> int | None:
+@lru_cache(maxsize=4096)
+def unclear_axis(global_shape: Ints, mesh_shape: Ints, cuts: Cuts) -> int | None:
     """An axis whose strided cuts can be read in two ways that differ, or None.
 
     Read from left to right, a strided cut takes its share of ``factor`` equal parts. FSDP writes it
@@ -110,12 +105,7 @@ def unclear_axis(
     return None
 
 
-def _steps(
-    axis: int,
-    mesh_shape: Sequence[int],
-    cuts: Sequence[Cut | None],
-    coordinate: Sequence[int],
-) -> tuple[Step, ...]:
+def _steps(axis: int, mesh_shape: Ints, cuts: Cuts, coordinate: Ints) -> tuple[Step, ...]:
     return tuple(
         Step(parts, cut.factor, index)
         for parts, cut, index in zip(mesh_shape, cuts, coordinate, strict=True)
@@ -123,7 +113,6 @@ def _steps(
     )
 
 
-@lru_cache(maxsize=65536)
 def axis_runs(n: int, steps: tuple[Step, ...]) -> tuple[Run, ...]:
     """The ranges of ``range(n)`` that some cuts leave, in local order; neighbors are joined."""
     runs: list[Run] = [(0, n)] if n else []
@@ -165,7 +154,6 @@ def _joined(runs: Sequence[Run]) -> list[Run]:
     return joined
 
 
-@lru_cache(maxsize=4096)
 def _readings_agree(n: int, steps: tuple[Step, ...]) -> bool:
     order = _order_of_cuts(steps)
     if order is None:  # no order of plain cuts is meant: only one way to read it

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from flexckpt.errors import LayoutError
 from flexckpt.layout.dtensor import Value, cuts_of
-from flexckpt.layout.mesh_boxes import Cut, coordinates, local_boxes
+from flexckpt.layout.mesh_boxes import Cuts, coordinates, local_boxes
 from flexckpt.model import Shard, TensorSpec
 
 Boxes = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -44,9 +44,7 @@ def global_spec(name: str, value: Value) -> TensorSpec | None:
 
 
 @lru_cache(maxsize=4096)
-def mesh_boxes(
-    global_shape: tuple[int, ...], mesh_shape: tuple[int, ...], cuts: tuple[Cut | None, ...]
-) -> Boxes:
+def mesh_boxes(global_shape: tuple[int, ...], mesh_shape: tuple[int, ...], cuts: Cuts) -> Boxes:
     """The distinct boxes of all places of a mesh that are not empty, in the order of the mesh."""
     places = coordinates([n if cut else 1 for n, cut in zip(mesh_shape, cuts, strict=True)])
     return tuple(
