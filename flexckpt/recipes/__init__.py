@@ -2,10 +2,11 @@
 # Copyright the paddle-on-torch authors
 """Ready mappings of model families: AOA files beside this one, filled in from a configuration.
 
-A file is a program of the mapping language, from the single-device view, with three additions that
+A file is a program of the mapping language, from the single-device view, with additions that
 :func:`load` resolves: ``{fact}`` stands for a number of the configuration; a statement with a fact
-that is a list is repeated for each of its members; ``# when fact`` and ``# unless fact`` behind a
-statement say for which models it counts. A statement goes on where a line begins with a blank.
+that is a list is repeated for each of its members, a name with ``{*fact}`` is; ``# when fact`` and
+``# unless fact`` behind a statement say for which models it counts. A statement goes on where a
+line begins with a blank.
 """
 
 import re
@@ -17,6 +18,7 @@ from flexckpt.errors import FlexckptError
 from flexckpt.recipes.facts import FAMILIES, Fact
 
 _FACT = re.compile(r"\{(\w+)\}")
+_NAMES = re.compile(r"([^\s,]*)\{\*(\w+)\}([^\s,]*)")
 _GUARD = re.compile(r"\s*# (when|unless) (\w+)\s*$")
 
 
@@ -98,9 +100,16 @@ def _filled(statement: str, facts: Mapping[str, Fact]) -> list[str]:
     """The statement with its facts filled in: once, or once per member of a list."""
     if statement.startswith("#"):
         return [statement]
-    copies = [statement]
+    copies = [_NAMES.sub(lambda match: _named(match, facts), statement)]
     for fact in dict.fromkeys(_FACT.findall(statement)):
         value = facts[fact]
         values = value if isinstance(value, list) else [value]
         copies = [copy.replace(f"{{{fact}}}", str(v)) for copy in copies for v in values]
     return copies
+
+
+def _named(match: re.Match[str], facts: Mapping[str, Fact]) -> str:
+    """The names that a name with ``{*fact}`` stands for."""
+    members = facts[match[2]]
+    names = [f"{match[1]}{m}{match[3]}" for m in (members if isinstance(members, list) else ())]
+    return ",\n    ".join(names)

@@ -23,6 +23,11 @@ def _int(config: Fields, *fields: str) -> int:
     raise FlexckptError("ARG101", f"the configuration must have {' or '.join(fields)}")
 
 
+def _ids(*fields: str) -> Reader:
+    """The numbers from 0 up to a count."""
+    return lambda config: list(range(_int(config, *fields)))
+
+
 def _number(*fields: str) -> Reader:
     return lambda config: _int(config, *fields)
 
@@ -87,14 +92,16 @@ FAMILIES: dict[str, dict[str, Reader]] = {
     "qwen3": _ATTENTION,
     "qwen3_moe": {
         **_ATTENTION,
+        "expert": _ids("num_experts", "num_local_experts"),
         "dense_layer": _qwen3_moe_dense,
         "moe_layer": _layers_but(_qwen3_moe_dense),
     },
-    "mixtral": _ATTENTION,
+    "mixtral": {**_ATTENTION, "expert": _ids("num_local_experts", "num_experts")},
     "deepseek_v3": {
         "tied": _flag("tie_word_embeddings", False),
         "attention_bias": _never("attention_bias"),
         "q_lora": lambda config: config.get("q_lora_rank", 1536) is not None,
+        "expert": _ids("n_routed_experts", "num_local_experts"),
         "dense_layer": _deepseek_dense,
         "moe_layer": _layers_but(_deepseek_dense),
     },

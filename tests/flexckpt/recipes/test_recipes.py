@@ -97,7 +97,8 @@ def test_logits_after_the_way_back(model, recipe, tmp_path):
     source = files_of(model)
     program = recipes.load(recipe, original.config)
     there = transform(source, program)
-    back = transform(there, program, specs_of(source), reverse=True)
+    wanted = specs_of(source) if recipe == "gpt_oss_megatron" else None  # it has a reshape
+    back = transform(there, program, wanted, reverse=True)
     assert_equal(back, source)
     plan = plan_files(specs_of(back), shard_size=4000)
     create_files(tmp_path, plan)
@@ -134,7 +135,7 @@ def test_statements_follow_the_configuration():
     )
     assert "lm_head" not in full
     assert "linear_qkv.bias" in full
-    sparse = {**fields, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    sparse = {**fields, "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_experts": 2}
     moe = recipes.load("qwen3_moe_megatron", sparse)
     found = [n for n in range(4) if f"decoder.layers.{n}.pre_mlp_layernorm.weight" in moe]
     assert found == [1]
