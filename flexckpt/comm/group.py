@@ -15,6 +15,7 @@ import torch.distributed as dist
 from flexckpt.errors import FlexckptError, TransferError
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 _AGREED = "_flexckpt_agreed"
 
 
@@ -37,7 +38,11 @@ class Comm:
         self.group: dist.ProcessGroup | None = None
         self.rank, self.size = 0, 1
         if dist.is_available() and dist.is_initialized():
-            self.group = _cpu_group(group, timeout, separate)
+            self.rank = dist.get_rank(group)
+            if self.rank < 0:
+                raise FlexckptError("ARG101", "this process is not one of the ranks of the group")
+            with self._waiting():
+                self.group = _cpu_group(group, timeout, separate)
             self.rank = dist.get_rank(self.group)
             self.size = dist.get_world_size(self.group)
         self._node: list[int] | None = None
@@ -67,11 +72,10 @@ class Comm:
         """Raise on every rank if any rank has an error: its own there, NET101 elsewhere."""
         texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
-            error.__dict__[_AGREED] = True
-            raise error
+            raise _known(error)
         for rank, text in enumerate(texts):
             if text is not None:
-                raise TransferError("NET101", f"rank {rank} failed while {what}: {text}")
+                raise _known(TransferError("NET101", f"rank {rank} failed while {what}: {text}"))
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
@@ -79,8 +83,8 @@ class Comm:
         error: BaseException | None = None
         try:
             yield
-        except (FlexckptError, OSError, MemoryError, RuntimeError, TypeError, ValueError) as caught:
-            if isinstance(caught, TransferError) or _AGREED in caught.__dict__:
+        except Exception as caught:  # whatever it is, the other ranks wait at the end of this step
+            if _AGREED in caught.__dict__:
                 raise  # the connection is gone, or all ranks know of it already
             error = caught
         self.agree(error, what)
@@ -137,7 +141,14 @@ class Comm:
         except RuntimeError as error:  # torch.distributed has no class for it that gloo uses
             code = "NET104" if "imed out" in str(error) else "NET101"
             first = str(error).strip().splitlines()[0]
-            raise TransferError(code, f"rank {self.rank} lost another rank: {first}") from error
+            lost = TransferError(code, f"rank {self.rank} lost another rank: {first}")
+            raise _known(lost) from error
+
+
+def _known(error: E) -> E:
+    """Mark an error that no rank needs to be told of: all know it, or the connection is gone."""
+    error.__dict__[_AGREED] = True
+    return error
 
 
 _groups: dict[tuple[tuple[int, ...], float | None, bool], Any] = {}
