@@ -5,18 +5,20 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from flexckpt.errors import LayoutError
-from flexckpt.layout.dtensor import shards_of
+from flexckpt.layout.dtensor import is_dtensor, shards_of
 from flexckpt.layout.names import parameter_names
 from flexckpt.model import Shard
 from flexckpt.states import join_name
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # A number is kept in a tensor that holds every value of its type exactly.
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
@@ -143,15 +145,17 @@ def _state_shards(name: str, state: str, value: Any, parameter: nn.Parameter) ->
             "INT102",
             f"state {state!r} of {name!r} must be a tensor or a number, not {type(value).__name__}",
         )
-    if isinstance(parameter, DTensor) and not isinstance(value, DTensor) and value.ndim:
+    if is_dtensor(parameter) and not is_dtensor(value) and value.ndim:
         value = _of_the_local_part(name, state, value, parameter)
     return shards_of(name, value, state=state)
 
 
 def _of_the_local_part(
-    name: str, state: str, value: torch.Tensor, parameter: DTensor
+    name: str, state: str, value: torch.Tensor, parameter: "DTensor"
 ) -> torch.Tensor:
     """A plain state of a DTensor belongs to the local part, if it has its shape."""
+    from torch.distributed.tensor import DTensor
+
     with torch.no_grad():
         local = parameter.to_local()
     if value.shape != local.shape:

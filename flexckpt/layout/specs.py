@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from flexckpt.errors import LayoutError
-from flexckpt.layout.dtensor import Value, cuts_of
+from flexckpt.layout.dtensor import Value, is_dtensor
 from flexckpt.layout.mesh_boxes import Cuts, coordinates, local_boxes
 from flexckpt.model import Shard, TensorSpec
 
@@ -34,7 +33,9 @@ def global_spec(name: str, value: Value) -> TensorSpec | None:
     Raises:
         LayoutError: LAY106 if a placement is not supported.
     """
-    if isinstance(value, DTensor):
+    if is_dtensor(value):
+        from flexckpt.layout.placements import cuts_of
+
         shape = tuple(value.shape)
         boxes = mesh_boxes(shape, tuple(value.device_mesh.shape), cuts_of(name, value))
         return TensorSpec(shape, value.dtype, boxes if len(boxes) > 1 else None)
