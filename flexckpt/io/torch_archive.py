@@ -20,7 +20,7 @@ from zlib import crc32
 import torch
 from torch._utils import _rebuild_tensor_v2, _rebuild_tensor_v3
 
-from flexckpt.io.torch_file import STORAGES
+from flexckpt.io.torch_tensors import STORAGES
 
 _ROOT = "archive/"
 _ALIGN = 64

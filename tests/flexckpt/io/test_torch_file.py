@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -137,6 +138,45 @@ def test_foreign_objects_are_refused_or_inert(path: Path) -> None:
     assert isinstance(found["args"], Opaque)
     assert isinstance(found["mode"], Opaque)
     assert same(found["w"], path, _BASE)
+
+
+def test_numpy_scalars_are_numbers(path: Path) -> None:
+    scalars = [np.float32(0.5), np.float64(-2.5), np.int64(-7), np.uint8(200), np.bool_(True)]
+    torch.save(scalars, path)
+    assert read_torch_file(path) == [0.5, -2.5, -7, 200, True]
+
+
+def test_format_of_old_torch(path: Path) -> None:
+    saved = {name: t for name, t in _TENSORS.items() if not name.startswith("torch.float8")}
+    state = {"tensors": saved, "step": 7, "again": saved["plain"]}
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+    found = read_torch_file(path)
+    assert found["step"] == 7
+    assert found["again"] == found["tensors"]["plain"]
+    for name, want in saved.items():
+        assert same(found["tensors"][name], path, want), name
+
+
+def test_damaged_file_of_old_torch(path: Path) -> None:
+    torch.save({"a": torch.ones(3), "b": [1, "x"]}, path, _use_new_zipfile_serialization=False)
+    data = path.read_bytes()
+    want = read_torch_file(path)
+    for at in range(len(data)):
+        path.write_bytes(data[:at])
+        assert code_of(path) in ("CKP103", "CKP109")
+        path.write_bytes(bytes([*data[:at], data[at] ^ (1 << at % 8), *data[at + 1 :]]))
+        try:
+            found = read_torch_file(path)
+        except FlexckptError:
+            continue
+        if at > len(data) - 12:  # the elements
+            assert found == want
+
+
+def test_code_in_a_file_of_old_torch(path: Path) -> None:
+    torch.save({"a": Mode.FAST}, path, _use_new_zipfile_serialization=False)
+    assert code_of(path) == "CKP105"
+    assert isinstance(read_torch_file(path, unknown="opaque")["a"], Opaque)
 
 
 def test_a_conjugate_is_refused(path: Path) -> None:
