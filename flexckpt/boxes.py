@@ -3,6 +3,7 @@
 """Integer geometry of shards: boxes, and ranges of a flattened box as boxes. No tensors here."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -48,15 +49,17 @@ class Box(NamedTuple):
         return rest
 
 
-def full_box(shape: Sequence[int]) -> Box:
-    return Box((0,) * len(shape), tuple(shape))
+@lru_cache(4096)
+def full_box(shape: tuple[int, ...]) -> Box:
+    return Box((0,) * len(shape), shape)
 
 
 def box_at(offset: Sequence[int], shape: Sequence[int]) -> Box:
     return Box(tuple(offset), tuple(a + n for a, n in zip(offset, shape, strict=True)))
 
 
-def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(4096)
+def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Element strides of a dense tensor in C order."""
     strides, step = [], 1
     for n in reversed(shape):
@@ -129,9 +132,9 @@ def shard_regions(
         base: where the first element lies, in elements.
     """
     if flat_range is None:
-        steps = tuple(strides) if strides is not None else c_strides(local_shape)
+        steps = tuple(strides) if strides is not None else c_strides(tuple(local_shape))
         return [Region(box_at(offset, local_shape), steps, base)]
-    steps = c_strides(local_shape)
+    steps = c_strides(tuple(local_shape))
     first, stop = flat_range
     regions = []
     for box in flat_range_boxes(local_shape, first, stop):

@@ -198,7 +198,7 @@ def _messages(
     failure: Exception | None = None
     steps = max((len(m) for m in (*receives.values(), *sends.values())), default=0)
     for step in range(steps):
-        incoming = []
+        incoming: list[tuple[int, list[Copy], tuple[list[int], int]]] = []
         for peer, messages in receives.items():
             if step < len(messages):
                 wants = [wanted(schedule.plan, copy) for copy in messages[step]]

@@ -64,58 +64,53 @@ class Copy(NamedTuple):
 
 def copy_of(piece: Piece, shard: int, src: Region | None, target: int, dst: Region) -> Copy:
     """The copy of a piece that lies inside both regions; ``src`` is None for a constant."""
-    dst_base, dst_start = dst.base, dst.box.start
-    for k, at in enumerate(piece.dst):
-        dst_base += (at - dst_start[k]) * dst.strides[k]
+    dst_strides = dst.strides
+    dst_base = dst.base
+    for at, start, step in zip(piece.dst, dst.box.start, dst_strides, strict=True):
+        dst_base += (at - start) * step
     src_base = 0
-    steps = []
     if src is None:
-        for d in piece.dims:
-            steps.append((d.dst_step * dst.strides[d.dst_axis], 0, d.extent))
+        steps = [(d.dst_step * dst_strides[d.dst_axis], 0, d.extent) for d in piece.dims]
     else:
-        src_base, src_start = src.base, src.box.start
-        for k, at in enumerate(piece.src):
-            src_base += (at - src_start[k]) * src.strides[k]
-        for d in piece.dims:
-            steps.append(
-                (
-                    d.dst_step * dst.strides[d.dst_axis],
-                    d.src_step * src.strides[d.src_axis],
-                    d.extent,
-                )
-            )
-    extents, src_strides, dst_strides = merge_dims(steps)
-    return Copy(
-        shard,
-        target,
-        extents,
-        src_strides,
-        dst_strides,
-        src_base,
-        dst_base,
-        piece.casts,
-        piece.fill,
-    )
+        src_strides = src.strides
+        src_base = src.base
+        for at, start, step in zip(piece.src, src.box.start, src_strides, strict=True):
+            src_base += (at - start) * step
+        steps = [
+            (dst_step * dst_strides[dst_axis], src_step * src_strides[src_axis], extent)
+            for extent, src_axis, src_step, dst_axis, dst_step in piece.dims
+        ]
+    sides = merge_dims(steps)
+    return Copy(shard, target, *sides, src_base, dst_base, piece.casts, piece.fill)
 
 
-def merge_dims(
-    steps: list[tuple[int, int, int]],
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """``(target step, source step, extent)`` of each dim to extents and strides with as few dims as there can be."""
+Sides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+_ONE = (1,)
+
+
+def merge_dims(steps: list[tuple[int, int, int]]) -> Sides:
+    """Extents, source strides and target strides of as few dims as there can be.
+
+    Args:
+        steps: ``(target step, source step, extent)`` of each dim, in any order.
+    """
     if not steps:
-        return (1,), (1,), (1,)
-    if len(steps) > 1:
-        steps.sort(reverse=True)
-        merged = [steps[-1]]
-        for d, s, n in reversed(steps[:-1]):
-            d0, s0, n0 = merged[-1]
-            if d == d0 * n0 and s == s0 * n0:
-                merged[-1] = (d0, s0, n0 * n)
-            else:
-                merged.append((d, s, n))
-        steps = merged[::-1]
+        return _ONE, _ONE, _ONE
+    if len(steps) == 1:
+        d, s, n = steps[0]
+        return (n,), (s,), (d,)
+    steps.sort(reverse=True)
+    merged = [steps.pop()]
+    while steps:
+        d, s, n = steps.pop()
+        d0, s0, n0 = merged[-1]
+        if d == d0 * n0 and s == s0 * n0:
+            merged[-1] = (d0, s0, n0 * n)
+        else:
+            merged.append((d, s, n))
+    merged.reverse()
     return (
-        tuple(n for _, _, n in steps),
-        tuple(s for _, s, _ in steps),
-        tuple(d for d, _, _ in steps),
+        tuple([n for _, _, n in merged]),
+        tuple([s for _, s, _ in merged]),
+        tuple([d for d, _, _ in merged]),
     )

@@ -2,13 +2,13 @@
 # Copyright the paddle-on-torch authors
 """The shards of one stored tensor as disjoint regions, and which of them a box meets."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from flexckpt.boxes import Box, Region
+from flexckpt.boxes import Box, Region, c_strides, full_box
 from flexckpt.errors import CheckpointError
 from flexckpt.index import Entry, Stored
-from flexckpt.plan.intervals import Intervals
+from flexckpt.plan.intervals import FEW, Intervals
 
 Preference = Callable[[Stored], int]
 
@@ -21,17 +21,26 @@ class Cover:
     """
 
     def __init__(self, entry: Entry, prefer: Preference | None = None) -> None:
+        first = entry.shards[0] if len(entry.shards) == 1 else None
+        self._found: Intervals[tuple[Region, Stored]] | None = None
+        if first is not None and first.flat_range is None and first.shape == entry.shape:
+            _check(entry, first)
+            strides = first.strides or c_strides(entry.shape)
+            region = Region(full_box(entry.shape), strides, 0)
+            self.parts = [(region, first)] if 0 not in entry.shape else []
+            return
         for stored in entry.shards:
             _check(entry, stored)
         shards = _without_replicas(entry.shards, prefer)
         parts = [(region, stored) for stored in shards for region in stored.regions()]
         parts = [p for p in parts if p[0].box.numel]
         self.parts = parts if _disjoint([p[0].box for p in parts]) else _made_disjoint(parts)
-        self._found = Intervals(self.parts, [p[0].box for p in self.parts])
+        if len(self.parts) > FEW:
+            self._found = Intervals(self.parts, [p[0].box for p in self.parts])
 
-    def meeting(self, start: Sequence[int], stop: Sequence[int]) -> Iterator[tuple[Region, Stored]]:
+    def meeting(self, start: Sequence[int], stop: Sequence[int]) -> Iterable[tuple[Region, Stored]]:
         """Regions that may share elements with the box ``[start, stop)``."""
-        return self._found.meeting(start, stop)
+        return self.parts if self._found is None else self._found.meeting(start, stop)
 
 
 def _check(entry: Entry, stored: Stored) -> None:

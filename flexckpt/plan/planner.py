@@ -19,6 +19,7 @@ from flexckpt.plan.copies import Copy, copy_of
 from flexckpt.plan.cover import Cover, Preference
 from flexckpt.plan.intervals import FEW, Bounds, Intervals
 from flexckpt.plan.targets import Target
+from flexckpt.quiet_gc import quiet_gc
 from flexckpt.states import STAND_INS, WEIGHT, is_scalar, join_name
 
 
@@ -69,7 +70,8 @@ def make_plan(
         CheckpointError: CKP201 where the stored shards leave part of a target without data.
         LayoutError: LAY103 where a state's dtype differs from its target's and ``cast`` is off.
     """
-    return _Planner(index, variables, prefer, cast, resolve).run(targets)
+    with quiet_gc():
+        return _Planner(index, variables, prefer, cast, resolve).run(targets)
 
 
 class _Planner:
@@ -110,18 +112,19 @@ class _Planner:
         covered = 0
         for candidate in variable.pieces if whole else self.near(target.key, variable, box):
             for piece in (candidate,) if whole else restrict(candidate, "dst", box):
-                if target.state != WEIGHT and piece.casts:
+                if piece.casts and target.state != WEIGHT:
                     piece = piece._replace(casts=())
                 if piece.source is None:
                     self.plan.copies.append(copy_of(piece, -1, None, number, region))
                     covered += piece.numel
                 else:
                     covered += self.fetch(number, target, piece, region)
-        if covered != box.numel:
+        size = box.numel
+        if covered != size:
             raise CheckpointError(
                 "CKP201",
                 f"{join_name(target.key, target.state)!r}: the checkpoint holds {covered} of the "
-                f"{box.numel} elements of the box {box.start}..{box.stop}",
+                f"{size} elements of the box {box.start}..{box.stop}",
             )
 
     def near(self, key: str, variable: Variable, box: Box) -> Iterator[Piece]:
@@ -136,11 +139,12 @@ class _Planner:
         """Plan the copies of one piece from the shards that hold it; how many elements they are."""
         assert piece.source is not None
         cover, dtype = self.cover(piece.source, target)
-        start, stop = bounding_box(piece, "src")
+        bounds = bounding_box(piece, "src")
         copied = 0
-        for src, stored in cover.meeting(start, stop):
-            inside = all(map(le, src.box.start, start)) and all(map(ge, src.box.stop, stop))
-            for part in (piece,) if inside else restrict(piece, "src", src.box):
+        for src, stored in cover.meeting(*bounds):
+            box = src.box
+            inside = all(map(le, box.start, bounds[0])) and all(map(ge, box.stop, bounds[1]))
+            for part in (piece,) if inside else restrict(piece, "src", box):
                 shard, region = self.number(stored, src, dtype)
                 self.plan.copies.append(copy_of(part, shard, region, number, dst))
                 copied += part.numel
