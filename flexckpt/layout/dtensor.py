@@ -46,7 +46,7 @@ def shards_of(name: str, value: Value, *, state: str | None = None) -> list[Shar
     """
     key, state = split_name(name) if state is None else (name, state)
     if isinstance(value, Shard):
-        return [_checked(name, key, value)]
+        return [_checked(name, key, state, value)]
     if is_dtensor(value):
         from flexckpt.layout.placements import dtensor_shards
 
@@ -57,7 +57,7 @@ def shards_of(name: str, value: Value, *, state: str | None = None) -> list[Shar
         whole = value.detach()
         return [Shard(key, whole, whole.shape, (0,) * whole.ndim, state=state)]
     if isinstance(value, list | tuple) and all(isinstance(part, Shard) for part in value):
-        return [_checked(name, key, part) for part in value]
+        return [_checked(name, key, state, part) for part in value]
     raise LayoutError(
         "LAY104", f"{name!r} must be a tensor or shards of one, not {type(value).__name__}"
     )
@@ -79,13 +79,14 @@ def replicas(name: str, value: Value) -> tuple[int, ...] | None:
     return ranks_with_the_same(name, value)
 
 
-def _checked(name: str, key: str, shard: Shard) -> Shard:
+def _checked(name: str, key: str, state: str, shard: Shard) -> Shard:
     """A shard that goes by ``name``, with a state written in its own key moved to its field."""
     own_key, own_state = shard.key, shard.state
     if own_state == WEIGHT:
         own_key, own_state = split_name(shard.key)
-    if own_key != key and join_name(own_key, own_state) != name:
-        raise LayoutError("LAY102", f"a shard of {shard.key!r} is given under the name {name!r}")
-    if own_key == shard.key:
-        return shard
-    return replace(shard, key=own_key, state=own_state)
+    agrees = own_key == key and state in (WEIGHT, own_state)
+    if not agrees and join_name(own_key, own_state) != name:
+        raise LayoutError(
+            "LAY102", f"a shard of {join_name(own_key, own_state)!r} is given as {name!r}"
+        )
+    return shard if own_key == shard.key else replace(shard, key=own_key, state=own_state)

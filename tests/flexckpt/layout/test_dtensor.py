@@ -211,6 +211,9 @@ def test_shards_pass() -> None:
     shard = Shard("w", torch.zeros(3), (2, 4), (0, 0), (2, 4), (2, 5), "exp_avg")
     assert shards_of("w", shard) == [shard]
     assert shards_of("w", shard)[0] is shard
+    assert shards_of("w@exp_avg", shard)[0] is shard
+    mine = Shard("w", torch.zeros(3), (3,), (0,), state="mine")
+    assert shards_of("w@mine", mine)[0] is mine
     assert shards_of("w", [shard, shard]) == [shard, shard]
     (named,) = shards_of("w.w_0", Shard("w.w_0", torch.zeros(3), (3,), (0,)))
     assert (named.key, named.state) == ("w", "master")
@@ -220,8 +223,10 @@ def test_what_is_refused() -> None:
     for value in (3.0, None, "x", [torch.zeros(1)], torch.zeros(2, 2).to_sparse()):
         with pytest.raises(LayoutError, match=r"LAY104.*'w' must be"):
             shards_of("w", value)  # type: ignore[arg-type]
-    with pytest.raises(LayoutError, match=r"LAY102.*'v' is given under the name 'w'"):
+    with pytest.raises(LayoutError, match=r"LAY102.*a shard of 'v' is given as 'w'"):
         shards_of("w", Shard("v", torch.zeros(1), (1,), (0,)))
+    with pytest.raises(LayoutError, match=r"LAY102.*a shard of 'w' is given as 'w@exp_avg'"):
+        shards_of("w@exp_avg", Shard("w", torch.zeros(1), (1,), (0,)))
     with fake_rank(1, 4):
         mesh = init_device_mesh("cpu", (4,))
         partial = DTensor.from_local(torch.ones(2), mesh, [Partial()])
