@@ -67,6 +67,9 @@ def build_index(
         for offset, shape, blob in tensor.chunks:
             number = files.number(blob)
             size = prod(shape) * tensor.dtype.itemsize
+            if blob.length < size:
+                what = f"the part of {name!r} at {offset} has {blob.length} bytes, not {size}"
+                raise CheckpointError("CKP103", f"{path}: {what}")
             position = None
             if blob.length == size and size:  # an archive is never that short
                 position = files.position_in_safetensors(blob, name, shape, tensor.dtype)

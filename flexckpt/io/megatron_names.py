@@ -20,6 +20,7 @@ from flexckpt.states import WEIGHT
 Resolve = Callable[[Stored], Stored]
 Entries = dict[tuple[str, str], Entry]
 
+_MOST_STACKED = 2**20
 _OPTIMIZER = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.([^.]+)\.(.+)")
 _STATES = {"fp32_param": "master", "param": "master"}
 _LAYERS = re.compile(r"(.*\blayers\.)(?!\d)(.+)")
@@ -87,8 +88,9 @@ def _unstack(key: str, state: str, entry: Entry, resolve: Resolve) -> Iterator[E
     layers = _LAYERS.fullmatch(key)
     experts = _EXPERTS.fullmatch(key)
     axes = (layers is not None) + (experts is not None and experts[2] is None)
-    if len(entry.shape) < axes:
-        raise CheckpointError("CKP103", f"{key!r} of shape {entry.shape} has no axis of layers")
+    if len(entry.shape) < axes or prod(entry.shape[:axes]) > _MOST_STACKED:
+        what = f"{key!r} of shape {entry.shape} is not a stack of layers or experts"
+        raise CheckpointError("CKP103", what)
     stacks: dict[tuple[int, ...], list[Stored]] = {
         index: [] for index in product(*map(range, entry.shape[:axes]))
     }
