@@ -90,7 +90,7 @@ def from_engine(engine: Any) -> list[Shard]:
     """What a DeepSpeed engine holds on this rank, for :func:`flexckpt.save`.
 
     Shards of the weights ("weight" in the dtype of the model, "master" in fp32 where that has 16
-    bits), of the optimizer's states, of frozen parameters and buffers. Their memory is the engine's.
+    bits), of the optimizer's states, frozen parameters and buffers. Their memory is the engine's.
 
     Raises:
         FlexckptError: as :func:`load_into_engine`.

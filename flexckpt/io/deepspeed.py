@@ -90,7 +90,7 @@ class _Index:
             "deepspeed",
             self.path,
             self.entries.files,
-            self.entries.entries,
+            self.entries.by_weight(),
             extra=self._extra(),
             aliases={a: k for a, k in aliases.items() if k in keys and a not in keys},
         )

@@ -9,6 +9,7 @@ from flexckpt.errors import CheckpointError
 from flexckpt.index import Entry, Stored
 from flexckpt.io.deepspeed_tp import Part, Placement
 from flexckpt.io.torch_file import FileTensor
+from flexckpt.states import WEIGHT
 
 Shape = tuple[int, ...]
 
@@ -23,6 +24,10 @@ class Entries:
     @property
     def files(self) -> list[Path]:
         return [path.absolute() for path in self._paths]
+
+    def by_weight(self) -> dict[tuple[str, str], Entry]:
+        """The entries, weights first: the dtype of a key is that of its first state."""
+        return dict(sorted(self.entries.items(), key=lambda item: item[0][1] != WEIGHT))
 
     @property
     def keys(self) -> set[str]:

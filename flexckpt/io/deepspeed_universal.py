@@ -98,7 +98,7 @@ class _Index:
             "universal",
             self.path,
             self.entries.files,
-            self.entries.entries,
+            self.entries.by_weight(),
             extra=self._extra(settings),
             aliases={a: k for a, k in self.aliases.items() if k in keys and a not in keys},
         )

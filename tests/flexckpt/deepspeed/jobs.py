@@ -67,13 +67,19 @@ def config(stage: int, dtype: str, world: int, **zero: Any) -> dict[str, Any]:
 
 
 def make_engine(
-    stage: int, dtype: str, seed: int = 0, optimizer: str = "adamw", **zero: Any
+    stage: int,
+    dtype: str,
+    seed: int = 0,
+    optimizer: str = "adamw",
+    universal: bool = False,
+    **zero: Any,
 ) -> Any:
     """A DeepSpeed engine of this job's world size over :class:`Net`, two groups of parameters."""
     import deepspeed
 
     torch.manual_seed(seed)
     settings = config(stage, dtype, dist.get_world_size(), **zero)
+    settings["checkpoint"] = {"load_universal": universal}
     if stage == 3:
         with deepspeed.zero.Init(config_dict_or_path=settings):
             model = Net()
