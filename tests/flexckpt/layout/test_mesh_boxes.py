@@ -86,14 +86,20 @@ def test_boxes_of_64_ranks_tile_an_uneven_tensor() -> None:
     assert (hits == 1).all()
 
 
-def test_neighboring_ranges_are_one_box() -> None:
-    # 64 ranks of FSDP over tensor parallelism of 8: the rank holds one range, not eight.
+def test_fsdp_over_tp_of_64_ranks() -> None:
+    # FSDP of 8 over tensor parallelism of 8: a rank holds one range, not eight.
     boxes = [
         local_boxes((512, 4), (8, 8), (Cut(0, 8), Cut(0)), place) for place in coordinates((8, 8))
     ]
     assert all(len(b) == 1 for b in boxes)
     # tp comes first: place (dp, tp) holds part dp of part tp.
     assert boxes[8 * 3 + 2][0].offset == (2 * 64 + 3 * 8, 0)
+
+
+def test_strides_that_touch_are_one_box() -> None:
+    # Three strides of one row: the first place takes all of them, the second nothing.
+    assert local_boxes((3, 2), (2,), (Cut(0, 3),), (0,)) == (((0, 0), (3, 2), (0, 0)),)
+    assert local_boxes((3, 2), (2,), (Cut(0, 3),), (1,)) == (((3, 0), (0, 2), (0, 0)),)
 
 
 def test_a_place_without_elements_has_an_empty_box_inside_the_tensor() -> None:
