@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""What one call costs: seconds, the highest resident set, bytes read from files, bytes sent."""
+"""What one call costs: seconds, processor time, memory, bytes read from files, bytes sent."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ class Cost(NamedTuple):
 
     Attributes:
         seconds: from start to end.
+        cpu: seconds of processor time.
         peak: bytes that the highest resident set lies above the one before the call.
         read: bytes that went through read calls on files; what is mapped is not seen.
         sent: bytes that crossed the loopback device meanwhile, by whichever process.
     """
 
     seconds: float
+    cpu: float
     peak: int
     read: int
     sent: int
@@ -47,12 +49,13 @@ def measured(contender: Contender, barrier: Callable[[], Any] = nothing) -> Cost
     barrier()
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
     memory, read, sent = status_bytes("VmRSS"), bytes_read(), bytes_sent()
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     contender.call()
+    cpu = time.process_time() - cpu
     barrier()
     seconds = time.perf_counter() - begin
     peak = status_bytes("VmHWM") - memory
-    return Cost(seconds, max(peak, 0), bytes_read() - read, bytes_sent() - sent)
+    return Cost(seconds, cpu, max(peak, 0), bytes_read() - read, bytes_sent() - sent)
 
 
 def release_memory() -> None:
@@ -82,6 +85,7 @@ def together(costs: Sequence[Cost]) -> Cost:
     """The cost of a call of several ranks: the slowest one's seconds, the sum of bytes."""
     return Cost(
         max(cost.seconds for cost in costs),
+        sum(cost.cpu for cost in costs),
         sum(cost.peak for cost in costs),
         sum(cost.read for cost in costs),
         max(cost.sent for cost in costs),
@@ -95,6 +99,7 @@ def medians(costs: Sequence[Cost]) -> dict[str, Any]:
         "seconds": round(statistics.median(seconds), 4),
         "seconds_min": round(min(seconds), 4),
         "seconds_max": round(max(seconds), 4),
+        "cpu_seconds": round(statistics.median(cost.cpu for cost in costs), 4),
         "peak_rss_mib": round(statistics.median(cost.peak for cost in costs) / 2**20, 1),
         "read_mib": round(statistics.median(cost.read for cost in costs) / 2**20, 2),
         "sent_mib": round(statistics.median(cost.sent for cost in costs) / 2**20, 2),
