@@ -4,8 +4,9 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
-from flexckpt.lang.tree import Attribute, Misplaced, Statement, Value
+from flexckpt.lang.tree import Attribute, Misplaced, Name, Value
 
 MAX_COUNT = 65536  # of names, heads or parts that one statement may ask for
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -125,59 +126,71 @@ def checked(attributes: tuple[Attribute, ...], flag: str | None) -> tuple[Attrib
     Raises:
         Misplaced: AOA103 or AOA104.
     """
+    try:
+        values = _read(tuple([(a.key, a.value, a.raw) for a in attributes]), flag)
+    except _Wrong as wrong:
+        span = attributes[wrong.position].span
+        raise Misplaced(wrong.code, wrong.message, span) from None
+    return tuple(
+        [
+            Attribute(a.key, value, a.span, a.raw)
+            for a, value in zip(attributes, values, strict=True)
+        ]
+    )
+
+
+class _Wrong(Exception):  # noqa: N818 (it becomes a Misplaced)
+    def __init__(self, code: str, message: str, position: int) -> None:
+        self.code = code
+        self.message = message
+        self.position = position
+
+
+@lru_cache(4096)
+def _read(given: tuple[tuple[str, Value, str], ...], flag: str | None) -> tuple[Value, ...]:
+    """The values of attributes: few programs have many different ones."""
     seen: set[str] = set()
-    out = []
-    for attribute in attributes:
-        key = attribute.key
+    values = []
+    for i, (key, value, raw) in enumerate(given):
         if key not in _VALUES:
             known = ", ".join(sorted(_VALUES))
-            raise Misplaced(
-                "AOA103", f"there is no attribute {key!r}; there are {known}", attribute.span
-            )
+            raise _Wrong("AOA103", f"there is no attribute {key!r}; there are {known}", i)
         if key in seen:
-            raise Misplaced("AOA103", f"{key} is given twice", attribute.span)
+            raise _Wrong("AOA103", f"{key} is given twice", i)
         seen.add(key)
         if flag is not None and key not in FLAGS[flag]:
             taken = ", ".join(sorted(FLAGS[flag]))
-            raise Misplaced("AOA103", f"{flag} takes {taken}, not {key}", attribute.span)
+            raise _Wrong("AOA103", f"{flag} takes {taken}, not {key}", i)
         try:
-            value = _VALUES[key](attribute.value)
+            values.append(_VALUES[key](value))
         except ValueError as error:
-            message = f"{key} must be {error}, not {attribute.raw[:80]}"
-            raise Misplaced("AOA104", message, attribute.span) from None
-        out.append(attribute._replace(value=value))
+            raise _Wrong("AOA104", f"{key} must be {error}, not {raw[:80]}", i) from None
+    last = len(given) - 1
     if flag is None and not any(seen <= together for together in _TOGETHER):
-        raise Misplaced(
+        raise _Wrong(
             "AOA103",
-            f"{' and '.join(a.key for a in attributes)} do not go together: one statement, one operation",
-            attributes[-1].span,
+            f"{' and '.join(key for key, _, _ in given)} do not go together: a statement has one operation",
+            last,
         )
     if ("src_dtype" in seen) != ("dst_dtype" in seen):
-        raise Misplaced(
-            "AOA103",
-            "src_dtype and dst_dtype are given together or not at all",
-            attributes[-1].span,
-        )
-    return tuple(out)
+        raise _Wrong("AOA103", "src_dtype and dst_dtype are given together or not at all", last)
+    return tuple(values)
 
 
-def flag_of(statement: Statement) -> Statement:
-    """The statement with its flag word, if it has one, taken out of the names on the right.
+_RESERVED = frozenset({"fused_qkv", "fused_qkv_old", "fused_ffn"})
+
+
+def flag_of(names: tuple[Name, ...]) -> tuple[tuple[Name, ...], str | None]:
+    """The names on the right without the flag word, and that.
 
     Raises:
         Misplaced: AOA102, where a flag word stands among the names.
     """
-    right = statement.right
     flag = None
-    if len(right) > 1 and right[-1].text in FLAGS and not right[-1].quoted:
-        flag, right = right[-1].text, right[:-1]
-    for name in right:
+    if len(names) > 1 and names[-1].text in FLAGS and not names[-1].quoted:
+        flag, names = names[-1].text, names[:-1]
+    for name in names:
         if name.text in _RESERVED and not name.quoted:
-            message = (
-                f"the word {name.text} stands after all names, once; put a tensor's name in quotes"
-            )
+            message = f"the word {name.text} stands once, behind names; quote it if it is a name"
             raise Misplaced("AOA102", message, name.span)
-    return statement._replace(flag=flag, right=right)
-
-
-_RESERVED = frozenset({"fused_qkv", "fused_qkv_old", "fused_ffn"})
+    return names, flag

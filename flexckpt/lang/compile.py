@@ -2,8 +2,10 @@
 # Copyright the paddle-on-torch authors
 """compile_program: text and the tensors of both sides to a program."""
 
+import gc
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Literal
@@ -60,8 +62,21 @@ def compile_program(
     rules = _rules(strict)
     if layout not in _AXES:
         raise AoaError("AOA104", f"layout must be 'paddle' or 'torch', not {layout!r}")
-    statements = parse(text)
     axis = _AXES[layout]
+    with _without_collector():
+        return _compile(text, source, dest, reverse, rules, axis, free_dtypes)
+
+
+def _compile(
+    text: Text,
+    source: Mapping[str, TensorSpec],
+    dest: Mapping[str, TensorSpec] | None,
+    reverse: bool,
+    rules: Mapping[str, str],
+    axis: int,
+    free_dtypes: Collection[str],
+) -> Program:
+    statements = parse(text)
     if dest is not None and free_dtypes:
         free = dict.fromkeys(free_dtypes)
         dest = {k: replace(spec, dtype=None) if k in free else spec for k, spec in dest.items()}
@@ -70,6 +85,18 @@ def compile_program(
     run = _Run(text, source, dest, rules, axis)
     run.execute(statements)
     return run.finish()
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """No cycles are made here, but enough tuples to have the garbage collector run half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def expand_program(
@@ -201,13 +228,11 @@ class _Run:
         self.expand(statements)
         engine = self._engine
         for batch in self._batches:
-            for row in batch.rows:
-                try:
-                    engine.run(batch, row, self._lenient)
-                except AoaError as error:
-                    raise self._located(
-                        error, batch.statement, batch._replace(rows=[row])
-                    ) from None
+            try:
+                engine.run(batch, self._lenient)
+            except AoaError as error:
+                row = batch._replace(rows=[engine.row])
+                raise self._located(error, batch.statement, row) from None
 
     def finish(self) -> Program:
         engine = self._engine

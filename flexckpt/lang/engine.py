@@ -2,11 +2,12 @@
 # Copyright the paddle-on-torch authors
 """Runs batches over variables: reads names, keeps what was written, knows what was used and dropped."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flexckpt.errors import AoaError
 from flexckpt.lang import ops
+from flexckpt.lang.expand import Row
 from flexckpt.lang.lower import Batch
 from flexckpt.lang.routine import Routine
 from flexckpt.model import TensorSpec, dtype_name
@@ -18,7 +19,12 @@ class _Recipe(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
-    pieces: list[tuple[int | None, Piece]]
+    pieces: list[tuple[int, tuple[Any, ...]]]  # the operand, and all of the piece behind its source
+
+
+_NO_OPERAND = (
+    -1
+)  # the position of a constant's operand: a name list that ends in None has None there
 
 
 class Engine:
@@ -31,6 +37,7 @@ class Engine:
         dropped: tensors of the source that were deleted.
         kept: names that were said to keep their values.
         lost: parts of tensors that ``unpad`` cut off.
+        row: the names of the row that runs.
     """
 
     def __init__(self, source: Mapping[str, TensorSpec]) -> None:
@@ -40,10 +47,8 @@ class Engine:
             name: kinds.setdefault((spec.shape, spec.dtype), len(kinds))
             for name, spec in source.items()
         }
-        self._shapes = [
-            (tuple(shape), "" if dtype is None else dtype_name(dtype)) for shape, dtype in kinds
-        ]
-        self._recipes: dict[tuple[int, ...], list[_Recipe]] = {}
+        self._wholes = [_whole_of(shape, dtype) for shape, dtype in kinds]
+        self._recipes: dict[int, dict[tuple[int, ...], list[_Recipe]]] = {}
         self._routines: list[Routine] = []  # keeps them alive: recipes are filed by their id
         self.variables: dict[str, Variable] = {}
         self.unread: set[str] = set()
@@ -52,9 +57,10 @@ class Engine:
         self.gone: set[str] = set()
         self.kept: set[str] = set()
         self.lost: list[Piece] = []
+        self.row: Row = (), ()
 
-    def run(self, batch: Batch, row: tuple[Sequence[str], Sequence[str]], lenient: bool) -> None:
-        """Execute one row of a batch.
+    def run(self, batch: Batch, lenient: bool) -> None:
+        """Execute the rows of a batch; :attr:`row` tells how far it came.
 
         Args:
             lenient: dropping an unknown tensor is no error.
@@ -62,25 +68,36 @@ class Engine:
         Raises:
             AoaError: AOA301, AOA302, AOA303, AOA307, without a place.
         """
-        left, right = row
         if batch.routine is None:
-            if batch.keeps:
-                self.kept.update(right)
-            else:
-                for name in left:
-                    self._drop(name, lenient)
+            for row in batch.rows:
+                self.row = row
+                if batch.keeps:
+                    self.kept.update(row[1])
+                else:
+                    for name in row[0]:
+                        self._drop(name, lenient)
             return
-        for name, variable in zip(right, self._results(batch.routine, left), strict=True):
-            if name in self.variables:
-                del self.variables[name]
-            self.variables[name] = variable
-            self.unread.add(name)
-            self.gone.discard(name)
+        variables, unread, gone = self.variables, self.unread, self.gone
+        untouched = self._untouched(batch.routine)
+        for row in batch.rows:
+            self.row = row
+            left, right = row
+            results = untouched(left)
+            if results is None:
+                results = self._results(batch.routine, left)
+            for name, variable in zip(right, results, strict=False):
+                variables.pop(name, None)  # so that the order is that of the last writes
+                variables[name] = variable
+                unread.add(name)
+                if gone:
+                    gone.discard(name)
 
     def whole(self, name: str) -> Variable:
         """A tensor of the source as it is."""
-        shape, dtype = self._shapes[self._kind[name]]
-        return Variable(shape, dtype, whole(name, shape))
+        shape, dtype, tail = self._wholes[self._kind[name]]
+        new = tuple.__new__
+        pieces = [] if tail is None else [new(Piece, (name, *tail))]
+        return new(Variable, (shape, dtype, pieces))
 
     def _drop(self, name: str, lenient: bool) -> None:
         if name in self.variables:
@@ -96,28 +113,47 @@ class Engine:
             raise AoaError("AOA307", f"{name} was used before, so it cannot be dropped")
         self.dropped.add(name)
 
+    def _untouched(self, routine: Routine) -> Callable[[Sequence[str]], list[Variable] | None]:
+        """A function from names to results, or None if they are not all untouched tensors of the source.
+
+        A routine does the same to all rows of operands that look the same, so it runs once for all of them.
+        """
+        variables, dropped, used, lost = self.variables, self.dropped, self.used, self.lost
+        kind_of, rights, new = self._kind.get, routine.rights, tuple.__new__
+        recipes = self._recipes.setdefault(id(routine), {})
+        self._routines.append(routine)
+
+        def results(left: Sequence[str]) -> list[Variable] | None:
+            key = []
+            for name in left:
+                kind = kind_of(name)
+                if kind is None or name in variables or name in dropped:
+                    return None
+                key.append(kind)
+            used.update(left)
+            kinds = tuple(key)
+            recipe = recipes.get(kinds)
+            if recipe is None:
+                recipe = recipes[kinds] = self._learn(routine, kinds)
+            names = (*left, None)
+            out = [
+                new(
+                    Variable,
+                    (shape, dtype, [new(Piece, (names[i], *tail)) for i, tail in pieces]),
+                )
+                for shape, dtype, pieces in recipe
+            ]
+            for extra in out[rights:]:
+                lost.extend(extra.pieces)
+            return out
+
+        return results
+
     def _results(self, routine: Routine, left: Sequence[str]) -> list[Variable]:
-        variables, kind_of = self.variables, self._kind
-        kinds = []
-        for name in left:
-            if name in variables:
-                break
-            kind = kind_of.get(name)
-            if kind is None or name in self.dropped:
-                break
-            kinds.append(kind)
-        else:
-            self.used.update(left)
-            key = id(routine), *kinds
-            recipes = self._recipes.get(key)
-            if recipes is None:
-                recipes = self._recipes[key] = self._learn(routine, kinds)
-            return self._follow(recipes, left, routine.rights)
-        operands = [self._read(name) for name in left]
-        results = execute(routine, operands)
+        results = execute(routine, [self._read(name) for name in left])
         for extra in results[routine.rights :]:
             self.lost += extra.pieces
-        return results[: routine.rights]
+        return results
 
     def _read(self, name: str) -> Variable:
         variable = self.variables.get(name)
@@ -135,30 +171,29 @@ class Engine:
         """Run a routine once for all rows whose operands look the same."""
         operands = []
         for i, kind in enumerate(kinds):
-            shape, dtype = self._shapes[kind]
+            shape, dtype, _ = self._wholes[kind]
             operands.append(Variable(shape, dtype, whole(str(i), shape)))
-        recipes = []
-        for v in execute(routine, operands):
-            pieces = [(None if p.source is None else int(p.source), p) for p in v.pieces]
-            recipes.append(_Recipe(v.shape, v.dtype, pieces))
-        self._routines.append(routine)
-        return recipes
+        return [
+            _Recipe(
+                v.shape,
+                v.dtype,
+                [
+                    (_NO_OPERAND if p.source is None else int(p.source), tuple(p[1:]))
+                    for p in v.pieces
+                ],
+            )
+            for v in execute(routine, operands)
+        ]
 
-    def _follow(
-        self, recipes: Sequence[_Recipe], left: Sequence[str], rights: int
-    ) -> list[Variable]:
-        new = tuple.__new__
-        out = []
-        for shape, dtype, recipe in recipes:
-            pieces = [
-                p if i is None else new(Piece, (left[i], p[1], p[2], p[3], p[4], p[5]))
-                for i, p in recipe
-            ]
-            out.append(new(Variable, (shape, dtype, pieces)))
-        if len(out) > rights:
-            for extra in out[rights:]:
-                self.lost += extra.pieces
-        return out[:rights]
+
+def _whole_of(
+    shape: Sequence[int], dtype: Any
+) -> tuple[tuple[int, ...], str, tuple[Any, ...] | None]:
+    """Shape, dtype and what follows the source in the piece of an untouched tensor; None if it is empty."""
+    shape = tuple(shape)
+    pieces = whole("", shape)
+    name = "" if dtype is None else dtype_name(dtype)
+    return shape, name, tuple(pieces[0][1:]) if pieces else None
 
 
 def execute(routine: Routine, operands: Sequence[Variable]) -> list[Variable]:

@@ -3,6 +3,7 @@
 """The inverse of a program: exactly, from its evaluated pieces, or statement by statement on the tree."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 
 from flexckpt.errors import AoaError
@@ -74,10 +75,14 @@ def invert(program: Program, source: Mapping[str, TensorSpec]) -> Program:
 
 def _turned(key: str, piece: Piece, dtype: str) -> Piece:
     """A piece read from its destination ``key`` into its source of ``dtype``."""
-    dims = [Dim(d.extent, d.dst_axis, d.dst_step, d.src_axis, d.src_step) for d in piece.dims]
-    dims.sort(key=lambda d: (d.dst_axis, -d.dst_step))
     casts = (*piece.casts[-2::-1], dtype) if piece.casts else ()
-    return Piece(key, piece.dst, piece.src, tuple(dims), casts, 0.0)
+    return Piece(key, piece.dst, piece.src, _turned_dims(piece.dims), casts, 0.0)
+
+
+@lru_cache(4096)
+def _turned_dims(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    turned = [Dim(d.extent, d.dst_axis, d.dst_step, d.src_axis, d.src_step) for d in dims]
+    return tuple(sorted(turned, key=lambda d: (d.dst_axis, -d.dst_step)))
 
 
 def _tiling(

@@ -54,7 +54,7 @@ def template(pattern: Pattern, placeholders: tuple[str, ...]) -> str:
 
 def numeric(ids: Ids) -> tuple[int, ...]:
     """The order of ids: by number, not by text."""
-    return tuple([int(i) for i in ids])
+    return tuple(map(int, ids))
 
 
 class Index:
@@ -91,27 +91,22 @@ class Index:
 
     def _search(self, pattern: Pattern) -> dict[Ids, list[str]]:
         hits = self._hits(pattern)
-        groups: dict[Ids, list[tuple[int, str]]] = {}
         wild = pattern.parts[1::2]
         where = [wild.index(p) for p in pattern.placeholders]
         again = [(i, wild.index(w)) for i, w in enumerate(wild) if wild.index(w) != i and w != STAR]
-        star = wild.index(STAR) if pattern.stars else None
+        if again:
+            hits = [hit for hit in hits if all(hit[1][i] == hit[1][j] for i, j in again)]
+        if STAR in wild:
+            star = wild.index(STAR)
+            hits = sorted(hits, key=lambda hit: int(hit[1][star]))
+        groups: dict[Ids, list[str]] = {}
         for name, values in hits:
-            if again and any(values[i] != values[j] for i, j in again):
-                continue
             ids = tuple([values[i] for i in where])
-            order = int(values[star]) if star is not None else 0
             if ids in groups:
-                groups[ids].append((order, name))
+                groups[ids].append(name)
             else:
-                groups[ids] = [(order, name)]
-        out = {}
-        for ids in sorted(groups, key=numeric):
-            members = groups[ids]
-            if len(members) > 1:
-                members.sort()
-            out[ids] = [name for _, name in members]
-        return out
+                groups[ids] = [name]
+        return {ids: groups[ids] for ids in sorted(groups, key=numeric)}
 
     def _hits(self, pattern: Pattern) -> list[tuple[str, list[str]]]:
         """The names that fit, with what stands for each wildcard."""

@@ -175,9 +175,16 @@ def cast(variable: Variable, dtype: str) -> Variable:
 def add_axis(variable: Variable, axis: int) -> Variable:
     """A new axis of length 1."""
     pieces = [
-        p._replace(
-            dst=(*p.dst[:axis], 0, *p.dst[axis:]),
-            dims=tuple([d._replace(dst_axis=d.dst_axis + (d.dst_axis >= axis)) for d in p.dims]),
+        tuple.__new__(
+            Piece,
+            (
+                p.source,
+                p.src,
+                (*p.dst[:axis], 0, *p.dst[axis:]),
+                _renumbered(p.dims, axis, 1),
+                p.casts,
+                p.fill,
+            ),
         )
         for p in variable.pieces
     ]
@@ -190,11 +197,17 @@ def drop_axis(variable: Variable, axis: int) -> Variable:
     pieces = [
         p._replace(
             dst=(*p.dst[:axis], *p.dst[axis + 1 :]),
-            dims=tuple([d._replace(dst_axis=d.dst_axis - (d.dst_axis > axis)) for d in p.dims]),
+            dims=_renumbered(p.dims, axis, -1),
         )
         for p in variable.pieces
     ]
     return Variable((*variable.shape[:axis], *variable.shape[axis + 1 :]), variable.dtype, pieces)
+
+
+@lru_cache(4096)
+def _renumbered(dims: tuple[Dim, ...], axis: int, by: int) -> tuple[Dim, ...]:
+    """Dims whose destination axes from ``axis`` on have moved."""
+    return tuple([d._replace(dst_axis=d.dst_axis + by * (d.dst_axis >= axis)) for d in dims])
 
 
 def stack(operands: Sequence[Variable], axis: int) -> Variable:

@@ -18,6 +18,8 @@ from flexckpt.lang.tree import Attribute, Misplaced, Name, Span, Statement, Text
 # A statement begins with a name that follows one of these: inside a statement they never stand side by side.
 _ENDERS = frozenset({"NAME", "STRING", "SUFFIX", "NUMBER", "RBRACKET"})
 _BEGINNERS = frozenset({"NAME", "STRING"})
+_NOT_TOKENS = frozenset({"BLANK", "COMMENT", "BAD"})
+_LONG = 256  # tokens of an entry that is probably not like any other
 _MAX_DIGITS = 18  # of a number: it fits a signed 64-bit integer
 _MAX_PLANS = 4096  # distinct sequences of kinds that are kept
 
@@ -84,7 +86,8 @@ def _lark() -> tuple[Lark, re.Pattern[str]]:
         maybe_placeholders=False,
     )
     kinds = [f"(?P<{t.name}>{t.pattern.to_regexp()})" for t in lark.terminals]
-    return lark, re.compile("|".join([*kinds, "(?P<BAD>.)"]), re.DOTALL)
+    # Blanks before a token are part of its match: half as many matches.
+    return lark, re.compile(f"[ \\t]*(?:{'|'.join(kinds)}|(?P<BAD>[^ \\t]))")
 
 
 def parse(text: Text) -> list[Statement]:
@@ -95,34 +98,53 @@ def parse(text: Text) -> list[Statement]:
     """
     statements: list[Statement] = []
     for entry in range(len(text.entries)):
-        lexemes = _cut(text, entry)
+        tokens = _cut(text, entry)
+        kinds = tuple([token[0] for token in tokens])
+        if not _NOT_TOKENS.isdisjoint(kinds):
+            tokens = _sifted(text, entry, tokens)
+            kinds = tuple([token[0] for token in tokens])
+        ends = _ends_cached(kinds) if len(kinds) <= _LONG else _ends(kinds)
         begin = 0
-        for i in range(1, len(lexemes) + 1):
-            if i == len(lexemes) or (
-                lexemes[i].kind in _BEGINNERS and lexemes[i - 1].kind in _ENDERS
-            ):
-                tokens = lexemes[begin:i]
-                statements.append(_statement(text, entry, len(statements), tokens))
-                begin = i
+        for end in ends:
+            number = len(statements)
+            if begin or end < len(kinds):
+                statements.append(
+                    _statement(text, entry, number, tokens[begin:end], kinds[begin:end])
+                )
+            else:
+                statements.append(_statement(text, entry, number, tokens, kinds))
+            begin = end
     return statements
 
 
+def _ends(kinds: tuple[str, ...]) -> list[int]:
+    """Where the statements of an entry end."""
+    ends = [i for i in range(1, len(kinds)) if kinds[i] in _BEGINNERS and kinds[i - 1] in _ENDERS]
+    return [*ends, len(kinds)] if kinds else []
+
+
+_ends_cached = functools.lru_cache(_MAX_PLANS)(_ends)
+
+
 def _cut(text: Text, entry: int) -> list[Lexeme]:
-    """The tokens of an entry, without blanks and comments."""
-    found: list[Lexeme] = []
-    add, new = found.append, tuple.__new__
-    for match in _lark()[1].finditer(text.entries[entry]):
-        kind = match.lastgroup
-        if kind == "BLANK" or kind == "COMMENT":
-            continue
-        start, stop = match.span()
-        if kind == "BAD":
-            char = match.group()
-            hint = "; close the quotes" if char in "'\"" else "; quote names with other characters"
-            message = f"{char!r} cannot start or continue anything here{hint}"
-            raise text.error("AOA101", message, entry, Span(start, stop))
-        add(new(Lexeme, (kind, match.group(), start, stop)))
-    return found
+    """All that the grammar's terminals match, one after another."""
+    new = tuple.__new__
+    return [
+        new(Lexeme, (m.lastgroup, m[m.lastindex], *m.span(m.lastindex)))  # type: ignore[index, arg-type]
+        for m in _lark()[1].finditer(text.entries[entry])
+    ]
+
+
+def _sifted(text: Text, entry: int, found: list[Lexeme]) -> list[Lexeme]:
+    """The tokens without newlines and comments."""
+    for token in found:
+        if token.kind == "BAD":
+            hint = "quote names with other characters"
+            if token.text in "'\"":
+                hint = "close the quotes"
+            message = f"{token.text!r} cannot start or continue anything here; {hint}"
+            raise text.error("AOA101", message, entry, Span(token.start, token.stop))
+    return [token for token in found if token.kind not in _NOT_TOKENS]
 
 
 @functools.lru_cache(_MAX_PLANS)
@@ -166,10 +188,12 @@ def _name_plan(tree: Any) -> NamePlan:
     return NamePlan(int(tree.children[0]), array, suffix, last)
 
 
-def _statement(text: Text, entry: int, index: int, tokens: list[Lexeme]) -> Statement:
+def _statement(
+    text: Text, entry: int, index: int, tokens: list[Lexeme], kinds: tuple[str, ...]
+) -> Statement:
     span = Span(tokens[0].start, tokens[-1].stop)
     try:
-        plan = _plan(tuple([t.kind for t in tokens]))
+        plan = _plan(kinds)
     except UnexpectedToken as error:
         raise _unexpected(text, entry, index, tokens, error) from None
     try:
@@ -179,29 +203,28 @@ def _statement(text: Text, entry: int, index: int, tokens: list[Lexeme]) -> Stat
             if name.transposed:
                 message = f"{name.text}^T is read, not written: transpose on the left"
                 raise Misplaced("AOA203", message, name.span)
-        statement = Statement(index, entry, span, left, right, None, ())
+        flag = None
         if len(right) > 1 or "fused" in right[0].text:
-            statement = flag_of(statement)
+            right, flag = flag_of(right)
+        attributes: tuple[Attribute, ...] = ()
         if plan.attributes:
-            attributes = tuple([_attribute(p, tokens) for p in plan.attributes])
-            statement = statement._replace(attributes=checked(attributes, statement.flag))
+            attributes = checked(tuple([_attribute(p, tokens) for p in plan.attributes]), flag)
     except Misplaced as error:
         raise text.error(error.code, error.message, entry, error.span, statement=index) from None
-    return statement
+    return Statement(index, entry, span, left, right, flag, attributes)
 
 
 def _name(plan: NamePlan, tokens: list[Lexeme]) -> Name:
-    token = tokens[plan.name]
-    text, span = token.text, Span(token.start, tokens[plan.last].stop)
-    quoted = token.kind == "STRING"
+    kind, text, start, stop = tokens[plan.name]
+    quoted = kind == "STRING"
+    if plan.last == plan.name and not quoted:
+        name = Name(text, Span(start, stop))
+        return _transposed(name) if "^" in text else name
+    span = Span(start, tokens[plan.last].stop)
     if quoted:
         text = text[1:-1]
         if not text:
             raise Misplaced("AOA102", "a name is empty", span)
-    elif "^" in text and plan.last == plan.name:
-        return _transposed(Name(text, span))
-    if plan.last == plan.name:
-        return Name(text, span, quoted=quoted)
     array = None
     if plan.array:
         low, high = (_number(tokens[i]) for i in plan.array)
@@ -226,7 +249,7 @@ def _transposed(name: Name) -> Name:
         raise Misplaced("AOA203", f"{last!r} is transposed twice: write the name alone", name.span)
     if name.suffix:
         return name._replace(suffix=rest, transposed=True)
-    return name._replace(text=rest, transposed=True)
+    return Name(rest, name.span, True, name.array, "", name.quoted)
 
 
 def _attribute(plan: tuple[int, tuple[int, ...], bool], tokens: list[Lexeme]) -> Attribute:
