@@ -2,7 +2,7 @@
 # Copyright the paddle-on-torch authors
 """Models of transformers: fill a live one from any checkpoint, write what from_pretrained loads.
 
-Models and configurations come from the caller and bring transformers along; nothing imports it here.
+Models and configurations come from the caller and bring transformers along; it is not imported here.
 """
 
 import copy
@@ -64,7 +64,7 @@ def load_pretrained(
     In a distributed job every rank of the group calls this. Tied weights are filled once.
 
     Args:
-        model: its parameters and persistent buffers must have memory: after ``torch.device("meta")``
+        model: its parameters and persistent buffers must have memory: after ``device("meta")``
             call ``to_empty`` first, and see to buffers that no checkpoint holds yourself.
         path: a checkpoint of any layout that :func:`flexckpt.load` knows.
         aoa: the mapping from the checkpoint to the names of ``model.state_dict()``. If None, names
