@@ -2,7 +2,7 @@
 # Copyright the paddle-on-torch authors
 """Models of transformers: fill a live one from any checkpoint, write what from_pretrained loads.
 
-Models and configurations come from the caller and bring transformers along; it is not imported here.
+Models and configurations come from the caller and bring transformers along; it is not imported.
 """
 
 import copy

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Live models of transformers are filled from any layout and saved as from_pretrained loads them."""
+"""Live models of transformers are filled from any layout, and saved for from_pretrained."""
 
 import json
 
