@@ -4,12 +4,11 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flexckpt.api.save import plain
 from flexckpt.collect import shards_in
-from flexckpt.io.commit import commit, drop, new_folder
+from flexckpt.io.commit import NewFolder, place_of
 from flexckpt.io.shard_files import NativeShards
 from flexckpt.memory_index import held
 from flexckpt.model import Shard
@@ -34,23 +33,23 @@ def write_checkpoint(
     Raises:
         LayoutError, CheckpointError: as save does.
     """
-    where = Path(path).absolute()
+    where = place_of(path)
     kept = plain(extra)
     shards = [{held(s): s for s in shards_in(list(mine))} for mine in ranks]
     writers = assign_writers([list(mine) for mine in shards])
-    partial = new_folder(where)
+    folder = NewFolder(where)
     try:
         files = NativeShards(kept)
         records = [
             files.write(
-                partial,
+                folder.partial,
                 rank,
                 [(h, s.tensor) for h, s in mine.items() if redundancy or writers[h] == rank],
             )
             for rank, mine in enumerate(shards)
         ]
-        files.finish(partial, records)
-        commit(partial, where)
+        files.finish(folder.partial, records)
+        folder.commit()
     except BaseException:
-        drop(partial)
+        folder.drop()
         raise
