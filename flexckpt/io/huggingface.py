@@ -12,6 +12,9 @@ import re
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import torch
+
+from flexckpt.boxes import map_add
 from flexckpt.errors import CheckpointError
 from flexckpt.index import Entry, Reader, SourceIndex, Stored
 from flexckpt.io.safetensors_file import MAX_HEADER, Header, read_header, unique_names
@@ -59,22 +62,19 @@ def read_index(path: Path) -> SourceIndex:
         for tensor, (dtype, shape, start, _) in header.tensors.items():
             if weight_map.get(tensor, name) != name and not offsets:
                 continue
-            offset = offsets.get(tensor, (0,) * len(shape))
             key = split_name(tensor)
-            entry = entries.setdefault(key, Entry(*key, shape, dtype, []))
-            if entry.shards and not offsets:
-                other = names[entry.shards[0].file]
-                raise CheckpointError(
-                    "CKP202",
-                    f"{path}: {tensor!r} is in {other} and in {name}, and no index decides",
-                )
-            if entry.dtype != dtype or len(entry.shape) != len(shape):
-                what = f"the parts of {tensor!r} contradict one another"
-                raise CheckpointError("CKP202", f"{path}: {what}")
-            entry.shards.append(Stored(offset, shape, None, at, start))
-            entry.shape = tuple(
-                max(n, a + m) for n, a, m in zip(entry.shape, offset, shape, strict=True)
-            )
+            offset = offsets[tensor] if offsets else (0,) * len(shape)
+            stored = Stored(offset, shape, None, at, start)
+            entry = entries.get(key)
+            if entry is None:
+                entry = entries[key] = Entry(*key, shape, dtype, [stored])
+            elif offsets:
+                entry.shards.append(stored)
+            else:
+                what = f"{tensor!r} is in {names[entry.shards[0].file]} and in {name}"
+                raise CheckpointError("CKP202", f"{path}: {what}, and no index decides")
+            if offsets:
+                _grow(path, tensor, entry, stored, dtype)
     if not weight_map and len(headers) == 1:
         metadata = dict(headers[0].metadata)
     return SourceIndex(
@@ -85,6 +85,15 @@ def read_index(path: Path) -> SourceIndex:
         extra={"metadata": metadata},
         aliases=_aliases(headers, entries),
     )
+
+
+def _grow(path: Path, tensor: str, entry: Entry, part: Stored, dtype: torch.dtype) -> None:
+    """Let the tensor reach as far as a part of it."""
+    if entry.dtype != dtype or len(entry.shape) != len(part.shape):
+        what = f"the parts of {tensor!r} contradict one another"
+        raise CheckpointError("CKP202", f"{path}: {what}")
+    ends = map_add(part.offset, part.shape)
+    entry.shape = tuple(map(max, entry.shape, ends))
 
 
 def _files(path: Path) -> tuple[list[str], dict[str, str], dict[str, Any]]:

@@ -130,7 +130,9 @@ def _entry(path: Path, name: str, value: Any, data: int) -> HeaderEntry:
 
 
 def _sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
+    if not isinstance(value, list) or any(kind is not int for kind in map(type, value)):
+        return False
+    return not value or (min(value) >= 0 and max(value) < 2**63)
 
 
 def _short(value: Any) -> str:
