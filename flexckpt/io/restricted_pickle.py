@@ -18,6 +18,7 @@ Unknown = Literal["error", "opaque"]
 # Limits of what is read at once; nothing real is nested more than a dozen levels deep.
 _LARGEST = 2**31
 _DEEPEST = 100
+_LEAVES = frozenset({str, int, bool, bytes, float, type(None)})
 
 
 class Plain(Stateful):
@@ -278,7 +279,9 @@ def _check_tree(root: Any, budget: int) -> None:
                 "CKP103", f"the pickle is nested more than {_DEEPEST} deep or contains itself"
             )
         sizes[id(value)] = 0
-        total = 1 + sum(size(part, depth + 1) for part in parts)
+        total = 1
+        for part in parts:
+            total += 1 if type(part) in _LEAVES else size(part, depth + 1)
         if total > budget:
             raise CheckpointError("CKP103", "the pickle is far larger than its size explains")
         sizes[id(value)] = total
