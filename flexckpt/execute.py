@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from flexckpt.errors import CheckpointError
+from flexckpt.errors import CheckpointError, LayoutError
 from flexckpt.io.ranged import FilePool, bytes_of
+from flexckpt.model import dtype_name
 from flexckpt.plan.copies import Copy
 from flexckpt.plan.planner import Plan
 
@@ -95,10 +96,13 @@ def landing(
     plan: Plan, numbers: Iterable[int], tensors: Mapping[int, torch.Tensor]
 ) -> dict[int, torch.Tensor]:
     """Where the copies of targets go: the targets, and for scalars a place for all their values."""
-    return {
-        n: tensors[n].new_empty(plan.scalars[n]) if n in plan.scalars else tensors[n]
-        for n in numbers
-    }
+    landed = {}
+    for n in numbers:
+        landed[n] = tensors[n]
+        if n in plan.scalars:
+            # As exact as any dtype of a scalar, so that no two values become equal on the way.
+            landed[n] = torch.empty(plan.scalars[n], dtype=torch.float64)
+    return landed
 
 
 def settle_scalars(
@@ -118,7 +122,14 @@ def settle_scalars(
                 "CKP203",
                 f"{plan.names[number]!r} merges parameters whose values differ: {found}",
             )
-        tensors[number].fill_(found[0])
+        target = tensors[number]
+        if not target.dtype.is_floating_point and not found[0].is_integer():
+            raise LayoutError(
+                "LAY103",
+                f"{plan.names[number]!r} has dtype {dtype_name(target.dtype)}, which cannot hold "
+                f"{found[0]}",
+            )
+        target.fill_(found[0])
 
 
 def run_copies(

@@ -173,6 +173,8 @@ def carry_out(
             except Exception as error:  # the others still wait for messages: go on, tell them later
                 failure = failure or error
             failure = _messages(schedule, number, landed, source, comm, stats) or failure
+            if isinstance(source, FileSource):
+                source.files.forget()
             if failure is None and landed is not None:
                 try:
                     settle_scalars(schedule.plan, landed, filled)
@@ -196,8 +198,8 @@ def _messages(
     receives = schedule.receives[number] if number < len(schedule.receives) else {}
     sends = schedule.sends[number] if number < len(schedule.sends) else {}
     failure: Exception | None = None
-    steps = max((len(m) for m in (*receives.values(), *sends.values())), default=0)
-    for step in range(steps):
+    lengths = [len(m) for m in receives.values()] + [len(m) for m in sends.values()]
+    for step in range(max(lengths, default=0)):
         incoming: list[tuple[int, list[Copy], tuple[list[int], int]]] = []
         for peer, messages in receives.items():
             if step < len(messages):

@@ -123,7 +123,7 @@ def load(
     pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
     with torch.no_grad(), FilePool(index.files) as files, pool as workers:
         for _ in carry_out(schedule, tensors, FileSource(files), comm, report.stats, workers):
-            files.forget()
+            pass
     if read_once and comm.size > 1:
         share(wanted, suppliers, comm, report.stats)
     return report
