@@ -89,6 +89,7 @@ _ATTENTION: dict[str, Reader] = {
 # Family -> fact -> how it is read. Defaults are those of the configurations of transformers.
 FAMILIES: dict[str, dict[str, Reader]] = {
     "llama": {**_ATTENTION, "mlp_bias": _flag("mlp_bias", False)},
+    "qwen2": _ATTENTION,
     "qwen3": _ATTENTION,
     "qwen3_moe": {
         **_ATTENTION,

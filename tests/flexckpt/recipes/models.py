@@ -54,6 +54,7 @@ CONFIGS: dict[str, tuple[str, Any]] = {
         ),
     ),
     "mistral": ("llama", lambda: transformers.MistralConfig(**_SHORT_HEADS)),
+    "qwen2": ("qwen2", lambda: transformers.Qwen2Config(**_SHORT_HEADS)),
     "qwen3": ("qwen3", lambda: transformers.Qwen3Config(**_SHORT_HEADS)),
     "qwen3_moe": (
         "qwen3_moe",
