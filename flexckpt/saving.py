@@ -2,10 +2,15 @@
 # Copyright the paddle-on-torch authors
 """Handles of saves: those that are done, and those that go on while training does."""
 
+import sys
+import threading
+import traceback
 from collections.abc import Callable
 from threading import Thread
 
 from flexckpt.execute import Stats
+
+_going: list["Saving"] = []  # in the background, or ended badly without anyone knowing
 
 
 class Saving:
@@ -34,13 +39,15 @@ class Saving:
             Whether it has ended. The checkpoint is then committed.
 
         Raises:
-            FlexckptError: what made the save fail; the previous checkpoint is untouched. Raised once.
+            FlexckptError: what made the save fail; the previous checkpoint is untouched. Once.
         """
         if self._thread is not None:
             self._thread.join(timeout)
             if self._thread.is_alive():
                 return False
         error, self._error = self._error, None
+        if self in _going:
+            _going.remove(self)
         if error is not None:
             raise error
         return True
@@ -57,6 +64,30 @@ class Saving:
             except BaseException as error:
                 self._error = error
 
-        # Not a daemon: a program that ends lets its last checkpoint be finished.
+        _settle_at_exit()
+        _going.append(self)
         self._thread = Thread(target=guarded, name="flexckpt-save")
         self._thread.start()
+
+
+_registered = threading.Lock()  # taken for good by the first save in the background
+
+
+def _settle_at_exit() -> None:
+    """Have a program that ends let its last checkpoint be finished.
+
+    A thread that is merely not a daemon is waited for too late: by then the interpreter starts no
+    threads any more, which writing needs. ``atexit`` is later still, hence the hook that
+    concurrent.futures has for itself.
+    """
+    if _registered.acquire(blocking=False):
+        threading._register_atexit(_settle)  # type: ignore[attr-defined]
+
+
+def _settle() -> None:
+    for saving in list(_going):
+        try:
+            saving.wait()
+        except BaseException:
+            print("flexckpt: a save in the background failed:", file=sys.stderr)
+            traceback.print_exc()

@@ -39,7 +39,7 @@ def version_at(path: str) -> int:
     """The version that is at ``path``, which must be the same in every element."""
     targets = versioned(-1)
     report = flexckpt.load(targets, path)
-    found = {int(n) for t in targets.values() for n in t.unique()}
+    found = {n for t in targets.values() for n in t.flatten().tolist()}
     if found != {report.extra["version"]}:
         raise SystemExit(f"mixed versions {found}, the index says {report.extra}")
     return found.pop()
@@ -49,7 +49,7 @@ def main(path: str, kills: int) -> None:
     torch.set_num_threads(1)
     chance = random.Random(7)
     flexckpt.save(versioned(0), path, extra={"version": 0})
-    version, outcomes = 0, Counter()
+    version, outcomes = 0, Counter[str]()
     for _ in range(kills):
         ours, told = os.pipe()
         pid = os.fork()

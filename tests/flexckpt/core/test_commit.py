@@ -27,7 +27,7 @@ def state(value: int) -> dict[str, torch.Tensor]:
 def value_at(path: Path) -> int:
     targets = state(-1)
     flexckpt.load(targets, path)
-    (value,) = {int(n) for t in targets.values() for n in t.unique()}
+    (value,) = {n for t in targets.values() for n in t.flatten().tolist()}
     return value
 
 
