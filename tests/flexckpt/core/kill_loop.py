@@ -42,7 +42,7 @@ def version_at(path: str) -> int:
     found = {n for t in targets.values() for n in t.flatten().tolist()}
     if found != {report.extra["version"]}:
         raise SystemExit(f"mixed versions {found}, the index says {report.extra}")
-    return found.pop()
+    return int(found.pop())
 
 
 def main(path: str, kills: int) -> None:

@@ -28,7 +28,7 @@ def value_at(path: Path) -> int:
     targets = state(-1)
     flexckpt.load(targets, path)
     (value,) = {n for t in targets.values() for n in t.flatten().tolist()}
-    return value
+    return int(value)
 
 
 def test_fifty_kills(tmp_path: Path) -> None:
