@@ -223,6 +223,8 @@ def _is_bytes(plan: Plan, copy: Copy, target: torch.Tensor) -> bool:
     if copy.shard < 0 or len(copy.extents) != 1 or copy.run != copy.extents[0]:
         return False
     dtype = getattr(torch, plan.shards[copy.shard][1])
+    if target.is_conj() or target.is_neg():  # its values are not its bytes
+        return False
     return target.device.type == "cpu" and dtype == target.dtype and not casts_of(copy, dtype)
 
 

@@ -101,7 +101,7 @@ def load(
         shards = shards_in(targets)
     specs = specs_of(shards, comm, dtypes=not cast)
     index = shared_index(Path(path).absolute(), comm)
-    seen = comm.gather(bytes(file.exists() for file in index.files))
+    seen = comm.gather(bytes(map(os.path.exists, index.files)))
     with comm.together("planning"):
         program = compile_program(
             aoa or [], index.specs(), specs, reverse=reverse, strict=strict, layout=layout
@@ -131,7 +131,7 @@ def load(
 
 def shared_index(path: Path, comm: Comm) -> SourceIndex:
     """The index, read by every rank that sees the checkpoint; others get that of the first which does."""
-    sees = comm.gather(path.exists())
+    sees = comm.gather(os.path.exists(path))
     index = None
     with comm.together("reading the index of the checkpoint"):
         if sees[comm.rank] or not any(sees):

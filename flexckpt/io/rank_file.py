@@ -60,7 +60,7 @@ class FileWriter:
             The XXH3-64 checksum of the bytes in hexadecimal, or None if none is wanted.
         """
         digest = xxhash.xxh3_64() if checksum else None
-        for dense in _dense_parts(tensor.detach()):
+        for dense in _dense_parts(tensor.detach().resolve_conj().resolve_neg()):
             size = dense.dtype.itemsize
             start = int(dense.storage_offset()) * size
             data = bytes_of(dense)[start : start + dense.numel() * size]
