@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import flexckpt
 from benchmarks.flexckpt.data import folder_bytes, llama, random_state, sharded
 from benchmarks.flexckpt.measure import Contender, ratios
-from benchmarks.flexckpt.peers import dcp, paddle
+from benchmarks.flexckpt.peers import dcp, paddle_merge
 from benchmarks.flexckpt.processes import in_fresh_processes, start
 from benchmarks.flexckpt.settings import Settings
 
@@ -33,7 +33,8 @@ def run(settings: Settings) -> dict[str, Any]:
     rows = in_fresh_processes(ways | {"dcp": (theirs, {})}, settings)
     peers = ["dcp"]
     if python := os.environ.get("PADDLE_PYTHON"):
-        rows["paddle"] = paddle.merge(python, settings)
+        shapes = llama(settings.size, 2).shapes
+        rows["paddle"] = paddle_merge.rows(python, settings, shapes, "bfloat16", axis=0)
         peers.append("paddle")
     times = {**ratios(rows, "ours", peers), **ratios(rows, "ours_from_dcp", peers)}
     lacking = {} if python else {"paddle": "PADDLE_PYTHON is not set: a Python with Paddle 3.3"}
