@@ -190,7 +190,8 @@ class Expander:
             if names is None:
                 at = template(pattern._replace(parts=_starless(pattern)), placeholders).format(*i)
                 at = at.replace("\0", "*")
-                message = f"{at} matches no tensor"
+                where_not = "source" if name in statement.left else "destination"
+                message = f"{at} matches no tensor of the {where_not}"
                 raise _Nothing(Misplaced("AOA201", message, name.span))
             lists.append(names)
         return [], lists

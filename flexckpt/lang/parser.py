@@ -81,7 +81,7 @@ def _lark() -> tuple[Lark, re.Pattern[str]]:
         grammar,
         parser="lalr",
         lexer=_Kinds,
-        start=["program", "statement"],
+        start="statement",
         keep_all_tokens=True,
         maybe_placeholders=False,
     )
@@ -150,7 +150,7 @@ def _sifted(text: Text, entry: int, found: list[Lexeme]) -> list[Lexeme]:
 @functools.lru_cache(_MAX_PLANS)
 def _plan(kinds: tuple[str, ...]) -> Plan:
     """What lark makes of a sequence of kinds."""
-    tree: Any = _lark()[0].parse(kinds, start="statement")
+    tree: Any = _lark()[0].parse(kinds)
     names = [c for c in tree.children if isinstance(c, Tree) and c.data == "names"]
     rest = [c for c in tree.children if isinstance(c, Tree) and c.data == "attributes"]
     left, right = (tuple(_name_plan(n) for n in _chain(c)) for c in names)
