@@ -102,6 +102,7 @@ FAMILIES: dict[str, dict[str, Reader]] = {
         "tied": _flag("tie_word_embeddings", False),
         "attention_bias": _never("attention_bias"),
         "q_lora": lambda config: config.get("q_lora_rank", 1536) is not None,
+        "layer": _ids("num_hidden_layers"),  # files hold further ones, for multi-token prediction
         "expert": _ids("n_routed_experts", "num_local_experts"),
         "dense_layer": _deepseek_dense,
         "moe_layer": _layers_but(_deepseek_dense),

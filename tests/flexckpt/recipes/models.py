@@ -15,8 +15,8 @@ from torch import Tensor
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 
-# No two sizes of a matrix are equal, so that a missing transpose shows; the kernel for experts wants
-# rows of whole 16 bytes.
+# No two sizes of a matrix are equal, so that a missing transpose shows. The kernel for experts
+# wants rows of whole 16 bytes.
 _SIZES = {
     "vocab_size": 33,
     "hidden_size": 20,

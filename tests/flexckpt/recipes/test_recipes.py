@@ -111,6 +111,16 @@ def test_logits_after_the_way_back(model, recipe, tmp_path):
     assert torch.equal(logits(read_back(tmp_path)), logits(original))
 
 
+@pytest.mark.parametrize("recipe", [r for r in recipes.names() if r.startswith("deepseek_v3")])
+def test_layers_for_multi_token_prediction_are_left_alone(recipe):
+    config, source = make_model("deepseek_v3").config, files_of("deepseek_v3")
+    names = ("enorm.weight", "input_layernorm.weight", "mlp.experts.0.gate_proj.weight")
+    further = {f"model.layers.{config.num_hidden_layers}.{n}": torch.ones(2, 3) for n in names}
+    program = recipes.load(recipe, config)
+    found = transform({**source, **further}, program)
+    assert_equal(found, {**transform(source, program), **further})
+
+
 def test_every_recipe_is_tried():
     assert {case.values[1] for case in CASES} == set(recipes.names())
 
