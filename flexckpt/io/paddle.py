@@ -4,7 +4,8 @@
 
 They are ``{rank}_{id}.distcp`` or ``.safetensors`` and a pickle ``{id}.metadata``, which says which
 shard of which tensor lies in which file. Data files are opened when a shard of theirs is needed,
-and then only their description is read; see paddle_data.py.
+and then only their description is read; see paddle_data.py. A trainer keeps several checkpoints
+side by side, one of weights, one of optimizer states; its folder is read as one.
 Source of the format: `paddle.distributed.flex_checkpoint.dcp` of Paddle 3.3, and files it wrote.
 """
 
@@ -27,6 +28,8 @@ _MODULES = (
     "paddle.distributed.flex_checkpoint.dcp.metadata",
     "paddle.distributed.checkpoint.metadata",  # until Paddle 3.1
 )
+# Where PaddleFormers' trainer puts what, in the folder of a step.
+_PARTS = ("model_state", "master_weight", "optimizer_state")
 _CLASSES = ("Metadata", "LocalTensorMetadata", "LocalTensorIndex")
 
 
@@ -48,10 +51,10 @@ class _Wanted(NamedTuple):
 
 
 def recognizes(path: Path) -> bool:
-    """Whether ``path`` is a folder with ``{id}.metadata``, or such a file."""
+    """Whether ``path`` is a folder with ``{id}.metadata``, such a file, or a trainer's folder."""
     try:
         if path.is_dir():
-            return any(_METADATA.fullmatch(file.name) for file in path.iterdir())
+            return bool(_metadata_files(path))
         return path.is_file() and _METADATA.fullmatch(path.name) is not None
     except OSError:
         return False
@@ -61,7 +64,8 @@ def read_index(path: Path) -> SourceIndex:
     """Read the metadata of a checkpoint; of several in one folder, those with the highest id.
 
     Args:
-        path: the folder, or one ``{id}.metadata`` in it.
+        path: the folder, or one ``{id}.metadata`` in it, or a folder with ``model_state``,
+            ``master_weight`` and ``optimizer_state``, or some of them.
 
     Raises:
         CheckpointError: CKP101 if there are no metadata, CKP102 if a data file is missing, CKP103
@@ -69,23 +73,27 @@ def read_index(path: Path) -> SourceIndex:
             name a file outside of the folder, CKP109 for an unknown dtype, CKP202 if shards of a
             tensor contradict one another.
     """
-    metadata = _metadata_file(path)
-    tensors, storage = _read_metadata(metadata)
-    reader = _Index(path, metadata, storage)
-    for name, shards in tensors.items():
-        reader.add(name, shards)
+    if not path.exists():
+        raise CheckpointError("CKP101", f"{path} does not exist")
+    parts = _metadata_files(path) if path.is_dir() else [path]
+    if not parts:
+        raise CheckpointError("CKP101", f"{path} holds no file named after an id, as 0.metadata")
+    reader = _Index()
+    for metadata in parts:
+        tensors, storage = _read_metadata(metadata)
+        reader.begin(metadata, storage)
+        for name, shards in tensors.items():
+            reader.add(name, shards)
     return SourceIndex("paddle", path, reader.files, reader.entries, resolve=reader.resolve)
 
 
-def _metadata_file(path: Path) -> Path:
-    if not path.is_dir():
-        if not path.is_file():
-            raise CheckpointError("CKP101", f"{path} does not exist")
-        return path
+def _metadata_files(path: Path) -> list[Path]:
+    """The newest metadata of a folder, or those of the parts of a trainer's folder."""
     found = [(int(m[1]), f) for f in path.iterdir() if (m := _METADATA.fullmatch(f.name))]
-    if not found:
-        raise CheckpointError("CKP101", f"{path} holds no file named after an id, as 0.metadata")
-    return max(found)[1]
+    if found:
+        return [max(found)[1]]
+    parts = (path / name for name in _PARTS)
+    return [file for part in parts if part.is_dir() for file in _metadata_files(part)]
 
 
 def _read_metadata(path: Path) -> tuple[dict[str, list[Any]], dict[Any, Any]]:
@@ -112,14 +120,16 @@ def _read_metadata(path: Path) -> tuple[dict[str, list[Any]], dict[Any, Any]]:
 class _Index:
     """Entries under construction, and afterwards what completes their shards."""
 
-    def __init__(self, path: Path, metadata: Path, storage: dict[Any, Any]) -> None:
-        self.path = metadata
-        self.folder = path if path.is_dir() else path.parent
+    def __init__(self) -> None:
         self.files: list[Path] = []
         self.entries: dict[tuple[str, str], Entry] = {}
         self.wanted: list[_Wanted] = []
-        self.numbers: dict[str, int] = {}
+        self.numbers: dict[Path, int] = {}
         self.data: dict[int, DataFile] = {}
+
+    def begin(self, metadata: Path, storage: dict[Any, Any]) -> None:
+        """Take the table of files of the metadata whose tensors come next."""
+        self.path = metadata
         self.where: dict[_Shard, list[str]] = {}
         for index, file in storage.items():
             self._place(index, file)
@@ -151,6 +161,9 @@ class _Index:
 
     def add(self, name: str, shards: list[Any]) -> None:
         """Take one tensor of the metadata."""
+        if split_name(name) in self.entries:
+            what = f"{name!r} is there twice, under two names or in two parts"
+            raise CheckpointError("CKP202", f"{self.path}: {what}")
         for item in shards:
             fields = item.fields if isinstance(item, Plain) else {}
             shard = self._shard(name, fields, fields.get("local_shape"))
@@ -180,9 +193,8 @@ class _Index:
         entry = self.entries.setdefault(key, Entry(*key, guess, DTYPES[dtype][0], []))
         if shape is None and len(guess) == len(entry.shape):
             entry.shape = tuple(map(max, entry.shape, guess))
-        first = self.wanted[entry.shards[0].blob[0]] if entry.shards else None  # type: ignore[index]
-        if (first and first.name != name) or entry.dtype != DTYPES[dtype][0]:
-            raise CheckpointError("CKP202", f"{self.path}: {name!r} has two names or two dtypes")
+        if entry.dtype != DTYPES[dtype][0]:
+            raise CheckpointError("CKP202", f"{self.path}: {name!r} has two dtypes")
         if len(entry.shape) != len(shard.shape) or shape not in (None, entry.shape):
             raise CheckpointError("CKP202", f"{self.path}: {name!r} has two global shapes")
         return entry
@@ -195,13 +207,13 @@ class _Index:
         return files
 
     def _number(self, file: str) -> int:
-        if file not in self.numbers:
-            path = self.folder / file
+        path = self.path.with_name(file)
+        if path not in self.numbers:
             if not path.is_file():
                 raise CheckpointError("CKP102", f"{path} is missing or is not a file")
-            self.numbers[file] = len(self.files)
+            self.numbers[path] = len(self.files)
             self.files.append(path)
-        return self.numbers[file]
+        return self.numbers[path]
 
     def resolve(self, stored: Stored) -> Stored:
         """The same shard with its position.

@@ -123,6 +123,31 @@ def test_metadata_can_be_named(folder: Path) -> None:
         ]
 
 
+def test_the_folder_of_a_trainer(folder: Path) -> None:
+    """Weights and optimizer states side by side are one checkpoint."""
+    step = folder / "checkpoint-7"
+    step.mkdir()
+    (folder / "boxes").rename(step / "model_state")
+    (folder / "flattened").rename(step / "optimizer_state")
+    (folder / "plain").rename(step / "else")
+    assert recognizes(step)
+    index = read_index(step)
+    contents = _CONTENTS["boxes"] | _CONTENTS["flattened"]
+    assert index.entries.keys() == {split_name(key) for key in contents}
+    for key in ("column", "net.w.moment2_0"):
+        assert torch.equal(
+            _assembled(index, index.entries[split_name(key)]), _expected(contents[key])
+        )
+
+
+def test_a_tensor_in_two_parts(folder: Path) -> None:
+    (folder / "both").mkdir()
+    (folder / "boxes").rename(folder / "both" / "model_state")
+    (folder / "replicas").rename(folder / "both" / "master_weight")
+    with pytest.raises(CheckpointError, match="CKP202.*is there twice"):
+        read_index(folder / "both")
+
+
 def test_other_folders_are_not_recognized(tmp_path: Path) -> None:
     (tmp_path / ".metadata").touch()
     (tmp_path / "x.metadata").touch()
