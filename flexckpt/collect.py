@@ -3,6 +3,7 @@
 """From what users hand over (nested dictionaries, tensors, DTensors, shards) to shards and specs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,8 +38,18 @@ def shards_in(state: State) -> list[Shard]:
                     "LAY102",
                     f"{name!r} and {owners[key, kind]!r} both name {join_name(key, kind)!r}",
                 )
-        shards += found
+        shards += map(_with_data, found)
     return shards
+
+
+def _with_data(shard: Shard) -> Shard:
+    """The shard, apart from autograd, if its tensor is one that has bytes."""
+    tensor = shard.tensor
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        name = join_name(shard.key, shard.state)
+        what = f"{tensor.layout}, {dtype_name(tensor.dtype)}, on {tensor.device}"
+        raise LayoutError("LAY104", f"{name!r} must be a dense tensor with data, not {what}")
+    return replace(shard, tensor=tensor.detach()) if tensor.requires_grad else shard
 
 
 def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -63,33 +74,49 @@ def _named(value: Any) -> Shard:
 
 
 def targets_of(shards: Iterable[Shard]) -> list[Target]:
-    """What the planner needs to know of shards that are to be filled."""
-    return [
-        Target(
-            s.key, s.state, tuple(s.global_shape), dtype_name(s.tensor.dtype), tuple(s.regions())
-        )
-        for s in shards
-    ]
+    """What the planner needs to know of shards that are to be filled.
+
+    Raises:
+        LayoutError: LAY102 for a tensor several elements of which share their memory.
+    """
+    targets = []
+    for s in shards:
+        shape, strides = s.tensor.shape, s.tensor.stride()
+        if 0 in strides and any(n > 1 for n, k in zip(shape, strides, strict=True) if k == 0):
+            name = join_name(s.key, s.state)
+            raise LayoutError(
+                "LAY102", f"{name!r} cannot be filled: its strides are {strides}, it is expanded"
+            )
+        dtype = dtype_name(s.tensor.dtype)
+        targets.append(Target(s.key, s.state, tuple(s.global_shape), dtype, tuple(s.regions())))
+    return targets
 
 
-def specs_of(shards: Iterable[Shard], comm: Comm, *, dtypes: bool = True) -> dict[str, TensorSpec]:
+def specs_of(
+    shards: Iterable[Shard],
+    comm: Comm,
+    *,
+    dtypes: bool = True,
+    known: Mapping[str, TensorSpec] | None = None,
+) -> dict[str, TensorSpec]:
     """The tensors by key as all ranks hold them: shape, dtype of the weight, distinct boxes.
 
     Args:
         shards: those of this rank.
         comm: the ranks.
         dtypes: say them; else the specs take any.
+        known: what tells the shape of a key of which there are only scalars here.
 
     Raises:
         LayoutError: LAY105 where ranks contradict one another.
     """
     with comm.together("looking at the shards"):
         mine = _boxes(shards)
-    everyone = comm.gather(mine) if comm.size > 1 else [mine]
+    everyone = comm.gather(mine)
     shapes: dict[str, tuple[int, ...]] = {}
     found: dict[str, torch.dtype | None] = {}
     boxes: dict[str, dict[tuple[tuple[int, ...], tuple[int, ...]], None]] = {}
-    for rank, theirs in enumerate(everyone):
+    for rank, (theirs, _) in enumerate(everyone):
         for key, (shape, dtype, parts) in theirs.items():
             if shapes.setdefault(key, shape) != shape:
                 raise LayoutError(
@@ -101,7 +128,7 @@ def specs_of(shards: Iterable[Shard], comm: Comm, *, dtypes: bool = True) -> dic
                 )
             found[key] = dtype or found.get(key)
             boxes.setdefault(key, {}).update(parts)
-    return {
+    specs = {
         key: TensorSpec(
             shape,
             found[key] if dtypes else None,
@@ -109,19 +136,27 @@ def specs_of(shards: Iterable[Shard], comm: Comm, *, dtypes: bool = True) -> dic
         )
         for key, shape in shapes.items()
     }
+    for _, scalars in everyone:
+        for key, shape in scalars.items():
+            if key not in specs:
+                elsewhere = known.get(key) if known else None
+                specs[key] = TensorSpec(elsewhere.shape if elsewhere else shape, None)
+    return specs
 
 
 _Boxes = dict[tuple[tuple[int, ...], tuple[int, ...]], None]
 _Seen = tuple[tuple[int, ...], torch.dtype | None, _Boxes]
 
 
-def _boxes(shards: Iterable[Shard]) -> dict[str, _Seen]:
-    """Shape, dtype of the weight and boxes of every key that has more than scalars."""
+def _boxes(shards: Iterable[Shard]) -> tuple[dict[str, _Seen], dict[str, tuple[int, ...]]]:
+    """Shape, dtype of the weight and boxes of every key; and the shapes of scalars without any."""
     out: dict[str, _Seen] = {}
+    scalars: dict[str, tuple[int, ...]] = {}
     for s in shards:
-        if is_scalar(s.state):
-            continue
         shape = tuple(s.global_shape)
+        if is_scalar(s.state):
+            scalars[s.key] = shape
+            continue
         found, dtype, boxes = out.get(s.key, (shape, None, {}))
         if found != shape:
             raise LayoutError("LAY105", f"{s.key!r} has shards of {found} and of {shape}")
@@ -129,4 +164,4 @@ def _boxes(shards: Iterable[Shard]) -> dict[str, _Seen]:
             dtype = s.tensor.dtype
         boxes[tuple(s.offset), tuple(s.local_shape or ())] = None
         out[s.key] = shape, dtype, boxes
-    return out
+    return out, {key: shape for key, shape in scalars.items() if key not in out}

@@ -97,7 +97,8 @@ class SourceIndex:
     def specs(self, state: str | None = None) -> dict[str, TensorSpec]:
         """The tensors by key, with their distinct boxes as shards unless ``single_device``.
 
-        Of one state, or of the first state of each key that is not a scalar.
+        Of one state, or of the first state of each key that is not a scalar. A key of which there are
+        only scalars has their shape.
         """
         out: dict[str, TensorSpec] = {}
         for (key, name), entry in self.entries.items():
@@ -106,6 +107,9 @@ class SourceIndex:
                 boxes = dict.fromkeys((s.offset, s.shape) for s in entry.shards)
                 shards = tuple(boxes) if len(boxes) > 1 and not self.single_device else None
                 out[key] = TensorSpec(entry.shape, entry.dtype, shards)
+        for (key, _), entry in self.entries.items():
+            if state is None and key not in out:
+                out[key] = TensorSpec(entry.shape, entry.dtype)
         return out
 
 

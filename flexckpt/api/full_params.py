@@ -79,11 +79,14 @@ def full_params(
     def empty(number: int) -> torch.Tensor:
         return torch.empty(outputs[number].shape, dtype=outputs[number].dtype)
 
-    with torch.no_grad():
-        source = memory_source(shards)
-        for batch in carry_out(schedule, empty, source, comm, stats or Stats()):
-            for number in list(batch):
-                yield outputs[number].name, batch.pop(number)
+    batches = carry_out(schedule, empty, memory_source(shards), comm, stats or Stats())
+    while True:
+        with torch.no_grad():  # not around the yields: it would reach whoever takes the tensors
+            batch = next(batches, None)
+        if batch is None:
+            return
+        for number in list(batch):
+            yield outputs[number].name, batch.pop(number)
 
 
 def _schedule(

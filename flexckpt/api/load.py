@@ -99,12 +99,13 @@ def load(
     report = LoadReport()
     with comm.together("looking at the targets"):
         shards = shards_in(targets)
-    specs = specs_of(shards, comm, dtypes=not cast)
     index = shared_index(Path(path).absolute(), comm)
+    stored = index.specs()
+    specs = specs_of(shards, comm, dtypes=not cast, known=stored)
     seen = comm.gather(bytes(map(os.path.exists, index.files)))
     with comm.together("planning"):
         program = compile_program(
-            aoa or [], index.specs(), specs, reverse=reverse, strict=strict, layout=layout
+            aoa or [], stored, specs, reverse=reverse, strict=strict, layout=layout
         )
         left = program.kept | set(program.missing)
         wanted = [s for s in shards if s.key not in left]

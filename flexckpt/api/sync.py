@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from flexckpt.api.load import Strict
 from flexckpt.collect import State, shards_in, specs_of, targets_of
 from flexckpt.comm.group import Comm
 from flexckpt.execute import Stats
 from flexckpt.lang import compile_program
-from flexckpt.api.load import Strict
 from flexckpt.memory_index import held, memory_index, memory_source, supplier_in_memory
 from flexckpt.model import Shard
 from flexckpt.plan.planner import make_plan
@@ -88,7 +88,8 @@ def _schedule(
 ) -> tuple[list[int], Schedule]:
     """Which of the wanted shards are filled, and how."""
     index = memory_index(have, comm)
-    there, here = specs_of(have, comm), specs_of(want, comm, dtypes=not cast)
+    there = specs_of(have, comm)
+    here = specs_of(want, comm, dtypes=not cast, known=there)
     with comm.together("planning"):
         program = compile_program(
             aoa or [], there, here, reverse=reverse, strict=strict, layout=layout

@@ -205,6 +205,7 @@ class _Planner:
     def scalar(self, number: int, target: Target, variable: Variable) -> int:
         """Plan to bring the per-parameter value of each source of a variable; how many there are."""
         sources = dict.fromkeys(p.source for p in variable.pieces if p.source is not None)
+        sources = sources or {target.key: None}  # a parameter without elements comes from its own
         for place, source in enumerate(sources):
             entry = self.entry(source, target)
             if prod(entry.shape) != 1 or not entry.shards:
