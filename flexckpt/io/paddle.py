@@ -84,6 +84,7 @@ def read_index(path: Path) -> SourceIndex:
         reader.begin(metadata, storage)
         for name, shards in tensors.items():
             reader.add(name, shards)
+    reader.where.clear()  # the index is sent to other ranks
     return SourceIndex("paddle", path, reader.files, reader.entries, resolve=reader.resolve)
 
 

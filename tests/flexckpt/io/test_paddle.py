@@ -144,7 +144,7 @@ def test_a_tensor_in_two_parts(folder: Path) -> None:
     (folder / "both").mkdir()
     (folder / "boxes").rename(folder / "both" / "model_state")
     (folder / "replicas").rename(folder / "both" / "master_weight")
-    with pytest.raises(CheckpointError, match="CKP202.*is there twice"):
+    with pytest.raises(CheckpointError, match=r"CKP202.*is there twice"):
         read_index(folder / "both")
 
 
@@ -164,6 +164,12 @@ def test_stale_metadata_are_noticed(folder: Path) -> None:
     index = read_index(folder / "stale")
     with pytest.raises(CheckpointError, match=r"CKP103.*should be float32 of shape \(2, 2\)"):
         _assembled(index, index.entries["w", "weight"])
+
+
+def test_the_index_can_be_sent(folder: Path) -> None:
+    index = pickle.loads(pickle.dumps(read_index(folder / "flattened")))
+    entry = index.entries["net.w", "exp_avg"]
+    assert torch.equal(_assembled(index, entry), torch.arange(100.0, 115.0).reshape(3, 5))
 
 
 def test_a_missing_file(folder: Path) -> None:
