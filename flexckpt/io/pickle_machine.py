@@ -9,53 +9,18 @@ hash tuples nested into themselves, or set attributes of whatever a name is mapp
 from collections.abc import Callable, Hashable
 from mmap import mmap
 from struct import unpack
-from typing import Any, NamedTuple
+from typing import Any
 
 from flexckpt.errors import CheckpointError
+from flexckpt.io.pickle_values import Build, FileBytes, Stateful
+
+__all__ = ["ATOMS", "FileBytes", "Machine", "Stateful"]
 
 # Integers beyond 512 bits are no data of a checkpoint, and cannot be printed in a message.
 _LONGEST_INT = 64
-_ATOMS = frozenset({str, bool, bytes, float, type(None)})
-
-
-class FileBytes(NamedTuple):
-    """A long byte string that was left in its file: position of its first byte, and its length."""
-
-    position: int
-    length: int
-
-
-class Build:
-    """What a global of a pickle stands for: an inert value that REDUCE and NEWOBJ may call.
-
-    Args:
-        name: ``module.name`` as the pickle has it.
-        make: called with the arguments in the pickle.
-    """
-
-    __slots__ = ("make", "name")
-
-    def __init__(self, name: str, make: Callable[..., Any]) -> None:
-        self.name = name
-        self.make = make
-
-    def __repr__(self) -> str:
-        return f"Build({self.name!r})"
-
-
-class Stateful:
-    """Base of objects that BUILD, APPENDS or SETITEMS may change: subclasses say how."""
-
-    __slots__ = ()
-
-    def set_state(self, state: Any) -> None:
-        raise CheckpointError("CKP105", f"a pickle sets the state of a {type(self).__name__}")
-
-    def extend(self, items: list[Any]) -> None:
-        raise CheckpointError("CKP105", f"a pickle appends to a {type(self).__name__}")
-
-    def update(self, items: dict[Any, Any]) -> None:
-        raise CheckpointError("CKP105", f"a pickle sets items of a {type(self).__name__}")
+ATOMS = frozenset({str, bool, bytes, float, int, type(None)})
+_QUICK_KEYS = frozenset({str, bool, bytes, float, type(None)})
+_SIZED = frozenset({str, bytes, tuple, list, dict, set, frozenset})
 
 
 class Machine:
@@ -92,18 +57,49 @@ class Machine:
 
     def run(self) -> Any:
         """The object of the pickle; :attr:`at` is then behind it."""
-        data, operations = self.data, _OPERATIONS
+        data, stack, memo, operations = self.data, self.stack, self.memo, _OPERATIONS
+        push, at = stack.append, self.at
         while True:
-            code = data[self.at]
-            self.at += 1
-            if code == _STOP:
-                return self.stack.pop()
-            operation = operations.get(code)
-            if operation is None:
-                raise CheckpointError(
-                    "CKP105", f"the pickle uses opcode {bytes([code])!r}, which data does not need"
-                )
-            operation(self)
+            code = data[at]
+            at += 1
+            # The most frequent opcodes are here: a call for each would double the time. One that
+            # is cut off leaves the position behind the end, where the next one fails.
+            if code == _MEMOIZE:
+                memo[len(memo)] = stack[-1]
+            elif code == _BINGET:
+                push(memo[data[at]])
+                at += 1
+            elif code == _SHORT_BINUNICODE:
+                end = at + 1 + data[at]
+                push(str(data[at + 1 : end], "utf-8", "surrogatepass"))
+                at = end
+            elif code == _BININT1:
+                push(data[at])
+                at += 1
+            elif code == _LONG_BINGET:
+                push(memo[int.from_bytes(data[at : at + 4], "little")])
+                at += 4
+            elif code == _BINPUT:
+                memo[data[at]] = stack[-1]
+                at += 1
+            elif code == _TUPLE2:
+                stack[-2:] = [(stack[-2], stack[-1])]
+            elif code == _BININT2:
+                push(data[at] | data[at + 1] << 8)
+                at += 2
+            elif code == _LONG_BINPUT:
+                memo[int.from_bytes(data[at : at + 4], "little")] = stack[-1]
+                at += 4
+            else:
+                self.at = at
+                if code == _STOP:
+                    return stack.pop()
+                operation = operations.get(code)
+                if operation is None:
+                    what = f"opcode {bytes([code])!r}, which data does not need"
+                    raise CheckpointError("CKP105", f"the pickle uses {what}")
+                operation(self)
+                at = self.at
 
     def take(self, count: int) -> bytes:
         end = self.at + count
@@ -139,7 +135,9 @@ class Machine:
             raise CheckpointError(
                 "CKP105", f"the pickle calls {type(function).__name__} objects as functions"
             )
-        self.spend(1 + sum(len(a) for a in args if hasattr(a, "__len__")))
+        for arg in args:
+            if type(arg) in _SIZED:
+                self.spend(len(arg))
         self.stack.append(function.make(*args))
 
     def spend(self, count: int) -> None:
@@ -170,7 +168,7 @@ class Machine:
             raise ValueError("a key without a value")
         keys, values = flat[::2], flat[1::2]
         for key in keys:
-            if type(key) not in _ATOMS:
+            if type(key) not in _QUICK_KEYS:
                 self.key(key)
         if isinstance(target, Stateful):
             target.update(dict(zip(keys, values, strict=True)))
@@ -208,15 +206,6 @@ class Machine:
         if len(self.stack) < count:
             raise IndexError("the stack is empty")
         self.stack[-count:] = [tuple(self.stack[-count:])]
-
-    def put(self, index: int) -> None:
-        self.memo[index] = self.stack[-1]
-
-    def put_next(self) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
-
-    def get(self, index: int) -> None:
-        self.stack.append(self.memo[index])
 
     def push_global(self) -> None:
         module = self.line()
@@ -304,6 +293,8 @@ def _push(value: Any) -> Callable[[Machine], None]:
 
 
 _STOP = ord(".")
+_MEMOIZE, _BINGET, _LONG_BINGET, _BINPUT, _LONG_BINPUT = b"\x94hjqr"
+_SHORT_BINUNICODE, _BININT1, _BININT2, _TUPLE2 = b"\x8cKM\x86"
 _OPERATIONS: dict[int, Callable[[Machine], None]] = {
     opcode[0]: operation
     for opcode, operation in {
@@ -315,13 +306,10 @@ _OPERATIONS: dict[int, Callable[[Machine], None]] = {
         b"N": _push(None),
         b"\x88": _push(True),
         b"\x89": _push(False),
-        b"K": lambda m: m.stack.append(m.number(1)),
-        b"M": lambda m: m.stack.append(m.number(2)),
         b"J": lambda m: m.stack.append(int.from_bytes(m.take(4), "little", signed=True)),
         b"\x8a": lambda m: m.push_long(1),
         b"\x8b": lambda m: m.push_long(4),
         b"G": lambda m: m.stack.append(unpack(">d", m.take(8))[0]),
-        b"\x8c": lambda m: m.push_text(1),
         b"X": lambda m: m.push_text(4),
         b"\x8d": lambda m: m.push_text(8),
         b"U": lambda m: m.push_text(1),  # text as Python 2 wrote it
@@ -335,7 +323,6 @@ _OPERATIONS: dict[int, Callable[[Machine], None]] = {
         b"\x8f": lambda m: m.stack.append(set()),
         b")": _push(()),
         b"\x85": lambda m: m.push_tuple(1),
-        b"\x86": lambda m: m.push_tuple(2),
         b"\x87": lambda m: m.push_tuple(3),
         b"t": lambda m: m.stack.append(tuple(m.marked())),
         b"l": lambda m: m.stack.append(m.marked()),
@@ -346,11 +333,6 @@ _OPERATIONS: dict[int, Callable[[Machine], None]] = {
         b"s": Machine.set_item,
         b"u": Machine.set_marked,
         b"\x90": Machine.add_items,
-        b"q": lambda m: m.put(m.number(1)),
-        b"r": lambda m: m.put(m.number(4)),
-        b"\x94": Machine.put_next,
-        b"h": lambda m: m.get(m.number(1)),
-        b"j": lambda m: m.get(m.number(4)),
         b"c": Machine.push_global,
         b"\x93": Machine.push_stack_global,
         b"R": Machine.reduce,
