@@ -66,7 +66,7 @@ def concat(operands: Sequence[Variable], axis: int) -> Variable:
 
 def join(a: Piece, b: Piece, axis: int) -> Piece | None:
     """One piece for two, where ``b`` goes on where ``a`` ends on an axis of the destination."""
-    if a.source != b.source or a.casts != b.casts or a.fill != b.fill:
+    if a.source is None or a.source != b.source or a.casts != b.casts:
         return None
     on_a = [d for d in a.dims if d.dst_axis == axis]
     on_b = [d for d in b.dims if d.dst_axis == axis]
