@@ -30,7 +30,11 @@ def shards_in(state: State) -> list[Shard]:
     """
     shards: list[Shard] = []
     owners: dict[tuple[str, str], str] = {}
+    names: set[str] = set()
     for name, value in _leaves(state, ""):
+        if name and name in names:
+            raise LayoutError("LAY102", f"two values have the name {name!r}")
+        names.add(name)
         found = shards_of(name, value) if name else [_named(value)]
         for key, kind in dict.fromkeys((s.key, s.state) for s in found):
             if name and owners.setdefault((key, kind), name) != name:
