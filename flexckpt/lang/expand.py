@@ -90,6 +90,8 @@ class Expander:
         return groups
 
     def _patterns(self, statement: Statement, left: list[Name], right: list[Name]) -> list[Group]:
+        if self._lenient and self.dest is None and is_blank(statement.left[0]):
+            return []  # what was dropped by a pattern: there is no destination to keep
         patterns = [pattern_of(n.text) for n in left], [pattern_of(n.text) for n in right]
         for names, side in zip((left, right), patterns, strict=True):
             for name, pattern in zip(names, side, strict=True):
