@@ -24,6 +24,7 @@ from flexckpt.io.inside import file_inside
 from flexckpt.io.plain_data import json_data
 from flexckpt.io.safetensors_file import HeaderEntry, read_header
 from flexckpt.io.torch_file import FileTensor, read_torch_blob
+from flexckpt.quiet_gc import quiet_gc
 
 # Objects beyond this size are no settings (states of data loaders, for example), and stay unread.
 _LARGEST_OBJECT = 2**20
@@ -52,8 +53,9 @@ def read_index(path: Path) -> SourceIndex:
     if not files:
         raise CheckpointError("CKP101", f"{path} holds no .metadata of a distributed checkpoint")
     metadata = read_metadata(files)
-    names = present_names(metadata.tensors, metadata.paths)
-    return build_index("dcp", path, metadata, names)
+    with quiet_gc():
+        names = present_names(metadata.tensors, metadata.paths)
+        return build_index("dcp", path, metadata, names)
 
 
 def build_index(

@@ -14,6 +14,7 @@ import torch
 
 from flexckpt.errors import CheckpointError, FlexckptError
 from flexckpt.io.restricted_pickle import Plain, load_plain
+from flexckpt.quiet_gc import quiet_gc
 
 METADATA = ".metadata"
 RANK_METADATA = "__*.metadata"  # one per rank, where ranks saved without telling one another
@@ -105,7 +106,8 @@ def read_metadata(files: Iterable[Path]) -> DcpMetadata:
         except OSError as error:
             raise CheckpointError("CKP102", f"{file} cannot be read: {error.strerror}") from None
         try:
-            _add(merged, root)
+            with quiet_gc():
+                _add(merged, root)
         except FlexckptError as error:
             raise CheckpointError(error.code, f"{file}: {error.message}") from None
         except Exception as error:  # fields that are missing or of another type

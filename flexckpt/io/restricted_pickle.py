@@ -11,6 +11,7 @@ from flexckpt.errors import CheckpointError, FlexckptError
 from flexckpt.io.pickle_machine import ATOMS, Machine
 from flexckpt.io.pickle_values import Build, FileBytes, Opaque, Plain, Stateful
 from flexckpt.io.plain_makers import MAKERS, OLD_MODULES, VALUES, size_of
+from flexckpt.quiet_gc import quiet_gc
 
 __all__ = [
     "Build",
@@ -111,8 +112,9 @@ def run_pickle(
     size = min(len(data), _LARGEST)
     machine = Machine(data, at, find, persistent_load, large_bytes, 8 * size + 2**16)
     try:
-        value = machine.run()
-        _check_tree(value, 64 * size + 2**16)
+        with quiet_gc():
+            value = machine.run()
+            _check_tree(value, 64 * size + 2**16)
     except FlexckptError as error:
         raise CheckpointError(error.code, f"{name}: {error.message}") from None
     except Exception as error:  # whatever a handler meets in damaged bytes is damage
