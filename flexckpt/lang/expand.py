@@ -53,7 +53,7 @@ class Expander:
         source: names of the source.
         dest: names of the destination, or None.
         unmatched: called with a Misplaced where a pattern matches nothing; may raise.
-        turned: the statements are inverses, whose keeps need not match anything.
+        lenient: what statements with ``_`` name need not be there, as it is on the way back.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Expander:
         source: Index,
         dest: Index | None,
         unmatched: Callable[[Statement, Misplaced], None],
-        turned: bool = False,
+        lenient: bool = False,
     ) -> None:
         self.source = source
         self.dest = dest
         self.written = Index(())
         self._unmatched = unmatched
-        self._turned = turned
+        self._lenient = lenient
 
     def expand(self, statement: Statement) -> list[Group]:
         """The rows of one statement.
@@ -109,7 +109,8 @@ class Expander:
                 for name, p in zip(right, patterns[1], strict=True)
             ]
         except _Nothing as nothing:
-            if not (self._turned and is_blank(statement.left[0])):
+            blank = is_blank(statement.left[0]) or is_blank(statement.right[0])
+            if not (self._lenient and blank):
                 self._unmatched(statement, nothing.problem)
             return []
         if not any(p.stars for side in patterns for p in side):
@@ -159,8 +160,6 @@ class Expander:
         if left:
             return self.source.match(pattern) or self.written.match(pattern)
         if self.dest is None:
-            if self._turned:
-                return {}
             message = f"{name.text} on the right needs a description of the destination"
             raise Misplaced("AOA203", message, name.span)
         return self.dest.match(pattern)
