@@ -17,7 +17,7 @@ READY := $(DEPENDENCIES) $(NATIVE)
 NO_GPU := gpu-check: torch.cuda.is_available() is False on this machine. Nothing was checked.
 OLD_PYTHON := Python 3.10 or newer is needed. Choose one with: make PYTHON=...
 
-.PHONY: help demo test check format bench gpu-check wheel clean
+.PHONY: help demo test check format bench bench-checkpoints gpu-check wheel clean
 
 help:
 	@echo "make demo       train a small language model on packed documents, with a picture and a table"
@@ -25,6 +25,7 @@ help:
 	@echo "make check      lint, formatting and types"
 	@echo "make format     put Python and C++ into the form that check wants"
 	@echo "make bench      time the CPU kernels against the attention of torch"
+	@echo "make bench-checkpoints   time loads, saves and conversions beside torch DCP and others"
 	@echo "make gpu-check  run the tests that need a GPU"
 	@echo "make wheel      build a wheel into dist/"
 	@echo "make clean      remove all that was built; the virtual environment stays"
@@ -48,6 +49,9 @@ format: $(DEPENDENCIES)
 
 bench: $(READY)
 	$(RUN) -m benchmarks.flashmask.cpu
+
+bench-checkpoints: $(DEPENDENCIES)
+	$(RUN) -m benchmarks.flexckpt
 
 gpu-check: $(READY)
 	@$(RUN) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("$(NO_GPU)")'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The wheel, installed in a clean environment with the sources out of sight, computes attention."""
+"""The wheel, installed in a clean environment with the sources out of sight, does its work."""
 
 import os
 import shutil
@@ -42,6 +42,13 @@ hidden = torch.ones(100, 100, dtype=torch.bool).triu(1)
 weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
 expected = torch.einsum("bhqk,bkhd->bqhd", weights, value.double())
 torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+import flexckpt
+from flexckpt import recipes
+
+fused = flexckpt.transform({{"a": value[0], "b": key[0]}}, "a, b -> c, axis=0")
+assert torch.equal(fused["c"], torch.cat([value[0], key[0]]))
+assert recipes.names()
 
 inputs = (query, key, value)
 for ours, theirs in zip(
