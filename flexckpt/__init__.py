@@ -15,7 +15,7 @@ _HOME = {
     "Shard": "flexckpt.model",
     "TensorSpec": "flexckpt.model",
     "convert": "flexckpt.api.convert",
-    "expand": "flexckpt.transform",
+    "expand": "flexckpt.api.transform",
     "explain": "flexckpt.api.explain",
     "full_params": "flexckpt.api.full_params",
     "load": "flexckpt.api.load",
@@ -23,7 +23,7 @@ _HOME = {
     "read_index": "flexckpt.io.detect",
     "save": "flexckpt.api.save",
     "sync": "flexckpt.api.sync",
-    "transform": "flexckpt.transform",
+    "transform": "flexckpt.api.transform",
 }
 _MODULES = ("interop", "layout", "recipes", "testing")
 
