@@ -83,6 +83,7 @@ class SourceIndex:
         aliases: further names of a key that the checkpoint knows to be the same tensor (tied weights).
         single_device: the layout stores every tensor as one device would have it, so that its shards
             tell nothing of the order of what is fused in it, and no macro may count them.
+        marks: what each file holds from byte 8 on if it is the one that is meant; empty if nothing tells.
     """
 
     layout: str
@@ -93,6 +94,7 @@ class SourceIndex:
     resolve: Callable[[Stored], Stored] | None = None
     aliases: dict[str, str] = field(default_factory=dict)
     single_device: bool = False
+    marks: list[bytes] = field(default_factory=list)
 
     def specs(self, state: str | None = None) -> dict[str, TensorSpec]:
         """The tensors by key, with their distinct boxes as shards unless ``single_device``.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from flexckpt.api.load import Strict, file_suppliers, reading_threads, shared_index
 from flexckpt.comm.group import Comm
 from flexckpt.errors import FlexckptError
 from flexckpt.execute import FileSource, Stats
@@ -18,7 +19,6 @@ from flexckpt.export import Progress, export, outputs_of
 from flexckpt.io.ranged import FilePool
 from flexckpt.io.writers import check_layout, make_sink, states_of
 from flexckpt.lang import compile_program
-from flexckpt.api.load import Strict, file_suppliers, reading_threads, shared_index
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -85,7 +85,7 @@ def convert(
     stats = Stats()
     threads = reading_threads(comm)
     pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
-    with torch.no_grad(), FilePool(index.files) as files, pool as workers:
+    with torch.no_grad(), FilePool(index.files, index.marks) as files, pool as workers:
         export(
             index,
             program.outputs,

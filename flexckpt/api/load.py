@@ -122,7 +122,7 @@ def load(
     tensors = {n: s.tensor for n, s in enumerate(own)}
     threads = reading_threads(comm)
     pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
-    with torch.no_grad(), FilePool(index.files) as files, pool as workers:
+    with torch.no_grad(), FilePool(index.files, index.marks) as files, pool as workers:
         for _ in carry_out(schedule, tensors, FileSource(files), comm, report.stats, workers):
             pass
     if read_once and comm.size > 1:

@@ -5,11 +5,14 @@
     index.json                 format, version, files, tensors, extra
     rank-00000.safetensors     one entry per shard, named "key@state#number"
 
-The index alone tells where every shard lies; the names in the files are for people.
+The index alone tells where every shard lies; the names in the files are for people. Every file begins
+with a random mark that the index repeats, so that files of two checkpoints are never taken for one.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+import secrets
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +21,15 @@ import torch
 
 from flexckpt.errors import CheckpointError
 from flexckpt.index import Entry, Reader, SourceIndex, Stored
-from flexckpt.io.safetensors_file import DTYPES, NAMES
+from flexckpt.io.inside import file_inside
+from flexckpt.io.safetensors_file import (
+    DTYPES,
+    MAX_AXES,
+    METADATA,
+    NAMES,
+    HeaderEntry,
+    build_header,
+)
 
 FORMAT = "flexckpt"
 VERSION = 1
@@ -36,22 +47,42 @@ class Record(NamedTuple):
     stored: Stored
 
 
+class RankFile(NamedTuple):
+    """What the index says of the file of a rank."""
+
+    size: int
+    mark: str
+    records: list[Record]
+
+
 def file_name(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def index_text(
-    files: Iterable[tuple[str, int]], records: Iterable[Record], extra: Mapping[str, Any]
-) -> str:
+def new_header(
+    tensors: Sequence[tuple[str, torch.dtype, tuple[int, ...]]],
+) -> tuple[bytes, dict[str, HeaderEntry], RankFile]:
+    """The first bytes of a new file, where its tensors then lie, and a record without shards."""
+    mark = secrets.token_hex(8)
+    header, places = build_header(tensors, {"mark": mark})
+    size = max([len(header), *(place.stop for place in places.values())])
+    return header, places, RankFile(size, mark, [])
+
+
+def _marked(mark: str) -> bytes:
+    """What a file with this mark holds behind the length of its header."""
+    return f'{{"{METADATA}":{{"mark":"{mark}"}}'.encode()
+
+
+def index_text(files: Sequence[RankFile], extra: Mapping[str, Any]) -> str:
     """The text of index.json.
 
     Args:
-        files: name and size in bytes of every file; Stored.file counts in these.
-        records: all shards of all ranks.
+        files: of all ranks.
         extra: what the user wants kept beside the tensors, of JSON types.
     """
     tensors: dict[str, dict[str, dict[str, Any]]] = {}
-    for key, state, dtype, shape, s in records:
+    for key, state, dtype, shape, s in (record for file in files for record in file.records):
         states = tensors.setdefault(key, {})
         if state not in states:
             states[state] = {"dtype": NAMES[dtype], "shape": shape, "shards": []}
@@ -61,7 +92,7 @@ def index_text(
     fields = {
         "format": FORMAT,
         "version": VERSION,
-        "files": [list(file) for file in files],
+        "files": [[file_name(rank), f.size, f.mark] for rank, f in enumerate(files)],
         "extra": extra,
         "tensors": tensors,
     }
@@ -69,8 +100,11 @@ def index_text(
 
 
 def recognizes(path: Path) -> bool:
+    where = path / INDEX
     try:
-        with (path / INDEX).open("rb") as file:
+        if not where.is_file():  # opening a pipe would wait for a writer
+            return False
+        with where.open("rb") as file:
             return b'"flexckpt"' in file.read(64)
     except OSError:
         return False
@@ -80,7 +114,8 @@ def read_index(path: Path) -> SourceIndex:
     """The index of a checkpoint that :func:`flexckpt.save` wrote.
 
     Raises:
-        CheckpointError: CKP102, CKP103 or CKP106 where the index or a file is not as it should be.
+        CheckpointError: CKP102, CKP103 or CKP106 where the index is not as it should be, or a file that
+            is here has another size.
     """
     where = path / INDEX
     try:
@@ -96,35 +131,47 @@ def read_index(path: Path) -> SourceIndex:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         if isinstance(error, CheckpointError):
             raise
-        what = f"{type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {error}"[:300]
         raise CheckpointError("CKP103", f"{where} is not an index of flexckpt ({what})") from None
 
 
 def _index_of(path: Path, fields: Any) -> SourceIndex:
     if fields["format"] != FORMAT:
-        raise CheckpointError("CKP103", f"{path / INDEX} has format {fields['format']!r}")
+        raise ValueError(f"its format is {fields['format']!r}")
     if fields["version"] != VERSION:
         raise CheckpointError(
-            "CKP109", f"{path / INDEX} has version {fields['version']!r}, known is {VERSION}"
+            "CKP109", f"{path / INDEX} has version {fields['version']!s:.20}, known is {VERSION}"
         )
-    files, sizes = [], []
-    for name, size in fields["files"]:
-        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
-            raise CheckpointError("CKP106", f"{path / INDEX} names the file {name!r}")
-        files.append(path / name)
+    files, sizes, marks = [], [], []
+    for name, size, mark in fields["files"]:
+        files.append(file_inside(path, name, INDEX))
         sizes.append(_count(size))
+        if not re.fullmatch("[0-9a-f]{16}", mark):
+            raise ValueError(f"{name!r} has the mark {mark!r}")
+        marks.append(_marked(mark))
+    for file, size in zip(files, sizes, strict=True):
+        if file.exists() and file.stat().st_size != size:
+            there = file.stat().st_size
+            raise CheckpointError("CKP103", f"{file} has {there} bytes, it was saved with {size}")
+    left = list(sizes)
     entries = {}
     for key, states in fields["tensors"].items():
         for state, tensor in states.items():
             dtype, shape = DTYPES[tensor["dtype"]], _counts(tensor["shape"])
+            if len(shape) > MAX_AXES or prod(max(n, 1) for n in shape) >= 2**63:
+                raise ValueError(f"{key!r} has {len(shape)} axes of lengths {shape}")
             shards = [
                 _stored(key, shard, len(shape), dtype.itemsize, sizes) for shard in tensor["shards"]
             ]
+            for s in shards:
+                left[s.file] -= s.span * dtype.itemsize
             entries[key, state] = Entry(key, state, shape, dtype, shards)
+    if min(left, default=0) < 0:  # a small file must not stand for a huge tensor
+        raise ValueError("shards share bytes of a file")
     extra = fields["extra"]
     if not isinstance(extra, dict):
         raise TypeError("extra is not an object")
-    return SourceIndex("flexckpt", path, files, entries, extra)
+    return SourceIndex("flexckpt", path, files, entries, extra, marks=marks)
 
 
 def _stored(key: str, fields: Any, rank: int, itemsize: int, sizes: list[int]) -> Stored:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from ctypes import c_char
 from pathlib import Path
+from stat import S_ISREG
 from threading import Lock
 from types import TracebackType
 
@@ -22,18 +23,33 @@ MAP_FLAGS = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class RangedFile:
-    """One file of a checkpoint, opened for reading."""
+    """One file of a checkpoint, opened for reading.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the file.
+        mark: what it must hold from byte 8 on.
+
+    Raises:
+        CheckpointError: CKP102 if there is no such file, CKP103 if it is not a file that can be read, or
+            another one.
+    """
+
+    def __init__(self, path: Path, mark: bytes = b"") -> None:
         self.path = path
         self.fd = -1
         try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # Without O_NONBLOCK opening a pipe would wait for a writer.
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            found = os.fstat(self.fd)
+            if not S_ISREG(found.st_mode):
+                raise CheckpointError("CKP103", f"{path} is not a file")
+            if mark and os.pread(self.fd, len(mark), 8) != mark:
+                raise CheckpointError("CKP103", f"{path} is not the file that its index means")
         except FileNotFoundError:
             raise CheckpointError("CKP102", f"{path} does not exist") from None
         except OSError as error:
             raise CheckpointError("CKP103", f"{path} cannot be read: {error.strerror}") from None
-        self.size = os.fstat(self.fd).st_size
+        self.size = found.st_size
         self._map: mmap.mmap | None = None
         self._views: dict[tuple[torch.dtype, int], torch.Tensor] = {}
 
@@ -93,8 +109,11 @@ class RangedFile:
 class FilePool:
     """Files by number, opened on first use; the least used are closed when many are open."""
 
-    def __init__(self, paths: Sequence[Path], limit: int = 256) -> None:
+    def __init__(
+        self, paths: Sequence[Path], marks: Sequence[bytes] = (), *, limit: int = 256
+    ) -> None:
         self.paths = paths
+        self.marks = marks or [b""] * len(paths)
         self.limit = limit
         self._open: OrderedDict[int, RangedFile] = OrderedDict()
         self._lock = Lock()
@@ -103,7 +122,7 @@ class FilePool:
         with self._lock:
             file = self._open.get(number)
             if file is None:
-                file = self._open[number] = RangedFile(self.paths[number])
+                file = self._open[number] = RangedFile(self.paths[number], self.marks[number])
                 if len(self._open) > self.limit:
                     self._open.popitem(last=False)  # closed when its last reader lets go of it
             self._open.move_to_end(number)

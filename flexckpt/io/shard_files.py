@@ -11,9 +11,8 @@ import torch
 from flexckpt.index import Stored
 from flexckpt.io.dcp_names import stored_name
 from flexckpt.io.dcp_writer import DcpRecord, write_metadata, write_rank_file
-from flexckpt.io.native import Record, file_name
+from flexckpt.io.native import RankFile, Record, file_name, new_header
 from flexckpt.io.rank_file import FileWriter
-from flexckpt.io.safetensors_file import build_header
 from flexckpt.io.sinks import write_index
 from flexckpt.plan.ownership import Held
 
@@ -37,32 +36,28 @@ class NativeShards:
         self.extra = extra
         self.checksums = checksums
 
-    def write(self, folder: Path, rank: int, shards: Sequence[Holding]) -> tuple[int, list[Record]]:
-        """Write the file of a rank; its size, and what the index must say of it."""
+    def write(self, folder: Path, rank: int, shards: Sequence[Holding]) -> RankFile:
+        """Write the file of a rank; what the index must say of it."""
         names = [f"{h.name}#{n}" for n, (h, _) in enumerate(shards)]
         described = [
             (name, t.dtype, tuple(t.shape)) for name, (_, t) in zip(names, shards, strict=True)
         ]
-        header, places = build_header(described, {})
-        size = max([len(header), *(place.stop for place in places.values())])
-        writer = FileWriter(folder / file_name(rank), size)
-        records = []
+        header, places, file = new_header(described)
+        writer = FileWriter(folder / file_name(rank), file.size)
         try:
             writer.write(0, header)
             for name, (h, tensor) in zip(names, shards, strict=True):
                 at = places[name].start
                 digest = writer.write_tensor(at, tensor, checksum=self.checksums)
                 stored = Stored(h.offset, h.shape, h.flat_range, rank, at, None, None, digest)
-                records.append(Record(h.key, h.state, h.dtype, h.global_shape, stored))
+                file.records.append(Record(h.key, h.state, h.dtype, h.global_shape, stored))
             writer.close()
         finally:
             writer.abandon()
-        return size, records
+        return file
 
-    def finish(self, folder: Path, records: Sequence[tuple[int, list[Record]]]) -> None:
-        files = [(file_name(rank), size) for rank, (size, _) in enumerate(records)]
-        rows = [record for _, mine in records for record in mine]
-        write_index(folder, files, rows, self.extra)
+    def finish(self, folder: Path, records: Sequence[RankFile]) -> None:
+        write_index(folder, records, self.extra)
 
 
 class DcpShards:

@@ -14,9 +14,8 @@ from flexckpt.index import Stored
 from flexckpt.io.dcp_names import stored_name
 from flexckpt.io.dcp_writer import DcpRecord, write_metadata, write_rank_file
 from flexckpt.io.huggingface_writer import create_files, plan_files
-from flexckpt.io.native import INDEX, Record, file_name, index_text
+from flexckpt.io.native import INDEX, RankFile, Record, file_name, index_text, new_header
 from flexckpt.io.rank_file import FileWriter
-from flexckpt.io.safetensors_file import build_header
 from flexckpt.model import TensorSpec
 from flexckpt.states import join_name
 
@@ -78,14 +77,10 @@ class NativeSink:
     def begin(self, folder: Path) -> None:
         pass
 
-    def write(
-        self, folder: Path, rank: int, outputs: Sequence[Output], stream: Stream
-    ) -> list[Record]:
+    def write(self, folder: Path, rank: int, outputs: Sequence[Output], stream: Stream) -> RankFile:
         tensors = [(f"{o.name}#0", o.dtype, o.shape) for o in outputs]
-        header, entries = build_header(tensors, {})
-        size = max([len(header), *(e.stop for e in entries.values())])
-        writer = FileWriter(folder / file_name(rank), size)
-        records: list[Record] = []
+        header, entries, file = new_header(tensors)
+        writer = FileWriter(folder / file_name(rank), file.size)
 
         def consume(batch: list[tuple[Output, torch.Tensor]]) -> None:
             for output, tensor in batch:
@@ -93,7 +88,9 @@ class NativeSink:
                 digest = writer.write_tensor(at, tensor, checksum=self.checksums)
                 zero = (0,) * len(output.shape)
                 stored = Stored(zero, output.shape, None, rank, at, None, None, digest)
-                records.append(Record(output.key, output.state, output.dtype, output.shape, stored))
+                file.records.append(
+                    Record(output.key, output.state, output.dtype, output.shape, stored)
+                )
 
         try:
             writer.write(0, header)
@@ -101,26 +98,21 @@ class NativeSink:
             writer.close()
         finally:
             writer.abandon()
-        return records
+        return file
 
-    def finish(self, folder: Path, records: Sequence[list[Record]]) -> None:
-        files = [
-            (file_name(r), (folder / file_name(r)).stat().st_size) for r in range(len(records))
-        ]
-        write_index(folder, files, [r for rows in records for r in rows], self.extra)
+    def finish(self, folder: Path, records: Sequence[RankFile]) -> None:
+        write_index(folder, records, self.extra)
 
 
-def write_index(
-    folder: Path,
-    files: Sequence[tuple[str, int]],
-    records: Iterable[Record],
-    extra: Mapping[str, Any],
-) -> None:
+def write_index(folder: Path, files: Sequence[RankFile], extra: Mapping[str, Any]) -> None:
     """Write index.json onto the disk."""
-    data = index_text(files, records, extra).encode()
+    data = index_text(files, extra).encode()
     writer = FileWriter(folder / INDEX, len(data))
-    writer.write(0, data)
-    writer.close()
+    try:
+        writer.write(0, data)
+        writer.close()
+    finally:
+        writer.abandon()
 
 
 class HuggingFaceSink:
