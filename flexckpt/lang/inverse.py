@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 
+from flexckpt.boxes import Box
 from flexckpt.errors import AoaError
-from flexckpt.lang.cover import common, disjoint
+from flexckpt.lang.cover import common, disjoint, indices
 from flexckpt.lang.program import Program
 from flexckpt.lang.tree import Attribute, Misplaced, Statement
 from flexckpt.model import TensorSpec, dtype_name
-from flexckpt.pieces import Dim, Piece, Variable
+from flexckpt.pieces import Dim, Piece, Variable, restrict
 
 
 def invert(program: Program, source: Mapping[str, TensorSpec]) -> Program:
@@ -94,18 +95,33 @@ def _tiling(
     taken: list[Piece] = []
     again: list[Piece] = []
     for piece in (*pieces, *zeros):
-        shared = sum(common(piece, other) for other in taken)
-        if not shared:
-            taken.append(piece)
-        elif shared == piece.numel:
-            if piece.source is not None:
-                again.append(piece)
-        else:
-            raise AoaError(
-                "AOA401",
-                f"the program cannot be inverted: its results hold parts of {name} that overlap",
-            )
+        new = [piece]
+        for other in taken:
+            cut = [_without(name, p, other) for p in new]
+            new = [p for outside, _ in cut for p in outside]
+            again += [p for _, inside in cut for p in inside if p.source is not None]
+        taken += new
     return taken, again
+
+
+def _without(name: str, piece: Piece, other: Piece) -> tuple[list[Piece], list[Piece]]:
+    """The parts of a piece outside of another, and those inside."""
+    shared = common(piece, other)
+    if not shared:
+        return [piece], []
+    if shared == piece.numel:
+        return [], [piece]
+    spans = [indices(other, k) for k in range(len(other.dst))]
+    if not all(isinstance(s, range) and s.step == 1 for s in spans):
+        raise AoaError(
+            "AOA401",
+            f"the program cannot be inverted: its results hold parts of {name} that overlap in a pattern",
+        )
+    box = Box(tuple([min(s) for s in spans]), tuple([max(s) + 1 for s in spans]))
+    own = [indices(piece, k) for k in range(len(piece.dst))]
+    around = Box(tuple([min(s) for s in own]), tuple([max(s) + 1 for s in own]))
+    outside = [p for rest in around.subtract(box) for p in restrict(piece, "dst", rest)]
+    return outside, restrict(piece, "dst", box)
 
 
 _SWAPPED = {
