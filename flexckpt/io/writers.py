@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from flexckpt.errors import FlexckptError
 from flexckpt.io.sinks import DcpSink, HuggingFaceSink, NativeSink, Output, Sink
 from flexckpt.io.universal_writer import UniversalSink
+from flexckpt.io.universal_writer import UniversalSink
 from flexckpt.states import WEIGHT
 
 
@@ -29,6 +30,7 @@ class Writer(NamedTuple):
 WRITERS: dict[str, Writer] = {
     "flexckpt": Writer(lambda outputs, s: NativeSink(s.extra, checksums=s.checksums), None),
     "dcp": Writer(lambda outputs, s: DcpSink(s.extra), None),
+    "universal": Writer(lambda outputs, s: UniversalSink(outputs, s.extra), None),
     "hf": Writer(lambda outputs, s: HuggingFaceSink(outputs, s.shard_size), (WEIGHT,)),
     "universal": Writer(lambda outputs, s: UniversalSink(outputs, s.extra), None),
 }
