@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import json
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
@@ -36,12 +38,12 @@ class Model(NamedTuple):
     layers: int
 
 
-def llama(size: int, itemsize: int) -> Model:
+def llama(size: int, itemsize: int, vocabulary: int = VOCABULARY) -> Model:
     """As many layers as fit into ``size`` bytes, at least one."""
     ends = {
-        "model.embed_tokens.weight": (VOCABULARY, HIDDEN),
+        "model.embed_tokens.weight": (vocabulary, HIDDEN),
         "model.norm.weight": (HIDDEN,),
-        "lm_head.weight": (VOCABULARY, HIDDEN),
+        "lm_head.weight": (vocabulary, HIDDEN),
     }
     rest = size // itemsize - sum(map(prod, ends.values()))
     layers = max(1, rest // sum(map(prod, LAYER.values())))
@@ -89,8 +91,6 @@ def wrong(
 
 def write_hugging_face(folder: Path, state: dict[str, Tensor], files: int = 4) -> None:
     """A folder of several safetensors files with their index."""
-    import json
-
     folder.mkdir(parents=True)
     names = list(state)
     places = {}
@@ -102,6 +102,28 @@ def write_hugging_face(folder: Path, state: dict[str, Tensor], files: int = 4) -
     size = sum(tensor.nbytes for tensor in state.values())
     index = {"metadata": {"total_size": size}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def check_same(folder: Path, reference: Path) -> None:
+    """Raises unless two Hugging Face folders hold the same values, in the dtypes of the first."""
+    wanted = tensors_in(reference)
+    found = tensors_in(folder)
+    if found.keys() != wanted.keys():
+        raise RuntimeError(f"{folder} and {reference} hold different names")
+    for name, file in found.items():
+        with safe_open(file, "pt") as ours, safe_open(wanted[name], "pt") as theirs:
+            tensor = ours.get_tensor(name)
+            if not torch.equal(tensor, theirs.get_tensor(name).to(tensor.dtype)):
+                raise RuntimeError(f"{name} differs between {folder} and {reference}")
+
+
+def tensors_in(folder: Path) -> dict[str, Path]:
+    """The safetensors file of every tensor of a folder."""
+    files = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            files |= dict.fromkeys(file.keys(), path)
+    return files
 
 
 def folder_bytes(folder: Path) -> int:

@@ -17,11 +17,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import flexckpt
-from benchmarks.flexckpt.data import folder_bytes, llama, random_state, sharded
+from benchmarks.flexckpt.data import check_same, folder_bytes, llama, random_state, sharded
 from benchmarks.flexckpt.measure import Contender, ratios
 from benchmarks.flexckpt.peers import dcp, paddle_merge
 from benchmarks.flexckpt.processes import in_fresh_processes, start
 from benchmarks.flexckpt.settings import Settings
+from benchmarks.flexckpt.warm import warm_up
 
 OURS = {"ours": "ours", "ours_from_dcp": "dcp"}  # row -> folder that it reads
 FILES = 2  # of the merged checkpoint
@@ -31,6 +32,8 @@ def run(settings: Settings) -> dict[str, Any]:
     start(write, settings, ranks=settings.ranks)
     ways: dict[str, Any] = {name: (ours, {"source": source}) for name, source in OURS.items()}
     rows = in_fresh_processes(ways | {"dcp": (theirs, {})}, settings)
+    for source in OURS.values():
+        check_same(settings.workdir / f"merged_{source}", settings.workdir / "merged_by_dcp")
     peers = ["dcp"]
     if python := os.environ.get("PADDLE_PYTHON"):
         shapes = llama(settings.size, 2).shapes
@@ -53,14 +56,15 @@ def write(settings: Settings) -> None:
 
 
 def ours(settings: Settings, source: str) -> Contender:
-    out = settings.workdir / "merged"
+    warm_up(settings.workdir / source)
+    out = settings.workdir / f"merged_{source}"
     shutil.rmtree(out, ignore_errors=True)
     size = folder_bytes(settings.workdir / "dcp") // FILES + 1
     return Contender(lambda: flexckpt.convert(settings.workdir / source, out, shard_size=size))
 
 
 def theirs(settings: Settings) -> Contender:
-    out = settings.workdir / "merged"
+    out = settings.workdir / "merged_by_dcp"
     shutil.rmtree(out, ignore_errors=True)
     names = list(llama(settings.size, 2).shapes)
     files = {name: 1 + k * FILES // len(names) for k, name in enumerate(names)}

@@ -19,6 +19,7 @@ import torch
 from benchmarks.flexckpt.measure import Contender
 from benchmarks.flexckpt.processes import in_fresh_processes
 from benchmarks.flexckpt.settings import Settings
+from benchmarks.flexckpt.warm import warm_up
 from flexckpt.boxes import shard_regions
 from flexckpt.index import Entry, SourceIndex, Stored
 from flexckpt.lang import compile_program
@@ -118,11 +119,6 @@ def moe_destination(index: SourceIndex) -> dict[str, TensorSpec]:
 
 def target(key: str, shape: tuple[int, ...], box: Box) -> Target:
     return Target(key, "weight", shape, dtype_name(DTYPE), tuple(shard_regions(*box)))
-
-
-def warm_up() -> None:
-    """Has the language's parser made, which a process does once."""
-    compile_program("a -> b", {"a": TensorSpec((1,), DTYPE)}, None)
 
 
 def moe_compile(settings: Settings) -> Contender:

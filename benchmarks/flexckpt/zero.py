@@ -4,7 +4,9 @@
 
 Four ranks write, two load: ours reads the files as they are; DeepSpeed converts to its universal
 layout first (rank 0, a command, whose start alone is timed as "start_up"). Conversion to Hugging
-Face runs in one fresh process each. Memory of the command that rank 0 starts is not in its row.
+Face runs in one fresh process each; ours writes the weights in the dtype in which the checkpoint
+has them, zero_to_fp32 the float32 masters. Memory of the command that rank 0 starts is not in its
+row.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.flexckpt.data import folder_bytes
+import flexckpt
+from benchmarks.flexckpt.data import check_same, folder_bytes
 from benchmarks.flexckpt.measure import Contender, ratios
 from benchmarks.flexckpt.peers import deepspeed_engine as peer
 from benchmarks.flexckpt.processes import in_fresh_processes, on_ranks, start
 from benchmarks.flexckpt.settings import Settings
+from benchmarks.flexckpt.warm import warm_up
 
 WRITERS = 4
 
@@ -43,8 +47,13 @@ def run(settings: Settings) -> dict[str, Any]:
         rows = in_fresh_processes(
             {"ours": (ours_to_hf, arguments), "zero_to_fp32": (peer_to_hf, arguments)}, settings
         )
+        check_same(settings.workdir / "ours_hf", settings.workdir / "peer_hf")
         result[f"zero{stage}_to_hf"] = {
             **rows,
+            "written_mib": {
+                "ours": round(folder_bytes(settings.workdir / "ours_hf") / 2**20, 1),
+                "zero_to_fp32": round(folder_bytes(settings.workdir / "peer_hf") / 2**20, 1),
+            },
             "checkpoint_mib": round(size / 2**20, 1),
             "peak_of_checkpoint": {
                 name: round(row["peak_rss_mib"] * 2**20 / size, 3) for name, row in rows.items()
@@ -102,8 +111,7 @@ def start_up() -> None:
 
 
 def ours_to_hf(settings: Settings, stage: int, folder: str) -> Contender:
-    import flexckpt
-
+    warm_up(Path(folder))
     out = settings.workdir / "ours_hf"
     shutil.rmtree(out, ignore_errors=True)
     return Contender(lambda: flexckpt.convert(folder, out, to="hf"))
