@@ -109,13 +109,20 @@ def export(
 
         def stream() -> Iterator[list[tuple[Output, torch.Tensor]]]:
             done, total = 0, sum(o.nbytes for o in mine)
+            trouble: Exception | None = None
             for batch in carry_out(schedule, buffers, source, comm, stats, pool):
                 yield [(mine[n], tensor) for n, tensor in batch.items()]
                 for n in batch:
                     done += mine[n].nbytes
                     stats.written += mine[n].nbytes
-                    if progress is not None:
+                    if progress is None or trouble is not None:
+                        continue
+                    try:
                         progress(done, total, mine[n].name)
+                    except Exception as error:  # the other ranks wait for what this one supplies
+                        trouble = error
+            if trouble is not None:
+                raise trouble
 
         records = None
         with comm.together("writing tensors"):
@@ -144,22 +151,20 @@ class _Buffers:
     def __init__(self, outputs: Sequence[Output], batches: Sequence[Sequence[int]]) -> None:
         self.outputs = outputs
         self.places: dict[int, tuple[int, int]] = {}
-        sizes = [0, 0]
+        self.sizes = [0, 0]
         for number, batch in enumerate(batches):
             at = 0
             for n in batch:
                 self.places[n] = number % 2, at
                 at += outputs[n].nbytes
                 at += -at % 64
-            sizes[number % 2] = max(sizes[number % 2], at)
-        self.areas = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+            self.sizes[number % 2] = max(self.sizes[number % 2], at)
+        self.areas: list[torch.Tensor] = []
 
     def __call__(self, number: int) -> torch.Tensor:
+        if not self.areas:  # only now: before there was a plan nobody knew that the source is whole
+            self.areas = [torch.empty(size, dtype=torch.uint8) for size in self.sizes]
         output = self.outputs[number]
         area, at = self.places[number]
         data = self.areas[area][at : at + output.nbytes]
         return data.view(output.dtype).view(output.shape)
-
-
-"""
-"""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from flexckpt.api.load import Strict, file_suppliers, reading_threads, shared_index
+from flexckpt.api.load import Strict, file_suppliers, files_seen, reading_threads, shared_index
 from flexckpt.comm.group import Comm
 from flexckpt.errors import FlexckptError
 from flexckpt.execute import FileSource, Stats
@@ -74,7 +74,7 @@ def convert(
     if where == out or out in where.parents:
         raise FlexckptError("ARG101", f"dst must not be src or a folder around it, as {dst} is")
     index = shared_index(where, comm)
-    seen = comm.gather(bytes(file.exists() for file in index.files))
+    seen = files_seen(index, comm)
     with comm.together("planning"):
         program = compile_program(
             aoa or [], index.specs(), None, reverse=reverse, strict=strict, layout=layout

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
+import xxhash
 
 from flexckpt.collect import State, shards_in, specs_of, targets_of
 from flexckpt.comm.group import Comm
@@ -102,7 +103,7 @@ def load(
     index = shared_index(Path(path).absolute(), comm)
     stored = index.specs()
     specs = specs_of(shards, comm, dtypes=not cast, known=stored)
-    seen = comm.gather(bytes(map(os.path.exists, index.files)))
+    seen = files_seen(index, comm)
     with comm.together("planning"):
         program = compile_program(
             aoa or [], stored, specs, reverse=reverse, strict=strict, layout=layout
@@ -142,6 +143,19 @@ def shared_index(path: Path, comm: Comm) -> SourceIndex:
         return index
     found: SourceIndex = comm.broadcast(index, root=sees.index(True))
     return index or found
+
+
+def files_seen(index: SourceIndex, comm: Comm) -> list[bytes]:
+    """Which files each rank sees, a byte per file.
+
+    Raises:
+        TransferError: NET102 if the ranks see different checkpoints at their paths.
+    """
+    mine = bytes(map(os.path.exists, index.files)), xxhash.xxh3_64_digest(b"".join(index.marks))
+    told = comm.gather(mine)
+    if len({mark for _, mark in told}) > 1:
+        raise TransferError("NET102", f"the ranks see different checkpoints at {index.path}")
+    return [seen for seen, _ in told]
 
 
 def _plan(

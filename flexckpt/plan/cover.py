@@ -12,6 +12,10 @@ from flexckpt.plan.intervals import FEW, Intervals
 
 Preference = Callable[[Stored], int]
 
+# Comparisons of boxes, so that no index can keep a rank busy for hours.
+MOST_COMPARED = 1 << 24
+MOST_SUBTRACTED = 1 << 21
+
 
 class Cover:
     """Disjoint regions of a stored tensor.
@@ -78,8 +82,12 @@ def _disjoint(boxes: Sequence[Box]) -> bool:
             return True
     # Boxes of a grid meet on no axis alone: sweep along the first, against those still open.
     live: list[Box] = []
+    steps = 0
     for box in sorted(boxes):
         live = [b for b in live if b.stop[0] > box.start[0]]
+        steps += len(live)
+        if steps > MOST_COMPARED:
+            return False
         if any(b.intersect(box) for b in live):
             return False
         live.append(box)
@@ -89,9 +97,15 @@ def _disjoint(boxes: Sequence[Box]) -> bool:
 def _made_disjoint(parts: list[tuple[Region, Stored]]) -> list[tuple[Region, Stored]]:
     """Take from every region what earlier ones hold already."""
     out: list[tuple[Region, Stored]] = []
+    work = 0
     for region, stored in parts:
         rest = [region.box]
         for earlier, _ in out:
+            work += len(rest)
+            if work > MOST_SUBTRACTED:
+                raise CheckpointError(
+                    "CKP202", f"{len(parts)} shards of a tensor overlap in too many ways"
+                )
             rest = [piece for box in rest for piece in box.subtract(earlier.box)]
         for box in rest:
             steps = zip(box.start, region.box.start, region.strides, strict=True)
