@@ -16,6 +16,7 @@ from flexckpt.comm.group import Comm
 from flexckpt.errors import CheckpointError, FlexckptError
 from flexckpt.index import SourceIndex
 from flexckpt.interop.deepspeed_engine import MASTER, Owner, View, fragment_shards, view_engine
+from flexckpt.io.deepspeed_files import plain
 from flexckpt.model import Shard
 from flexckpt.states import WEIGHT, is_scalar
 
@@ -120,14 +121,14 @@ def engine_extra(engine: Any, client_state: Mapping[str, Any] | None = None) -> 
     for number, group in enumerate(view.optimizer.param_groups):
         names = [n for owner in view.owners if owner.group == number for n in owner.names]
         kept = {k: v for k, v in group.items() if _is_setting(v) and k != "params"}
-        groups.append({**kept, "params": names})
+        groups.append({**plain(kept), "params": names})
     scheduler = engine.lr_scheduler.state_dict() if engine.lr_scheduler is not None else None
     return {
         "global_steps": engine.global_steps,
         "global_samples": engine.global_samples,
         "skipped_steps": engine.skipped_steps,
         "param_groups": groups,
-        "lr_scheduler": scheduler,
+        "lr_scheduler": plain(scheduler),
         "loss_scale": _loss_scale(engine),
         "client_state": dict(client_state or {}),
     }

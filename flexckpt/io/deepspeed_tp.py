@@ -54,7 +54,7 @@ class Rules:
         self.unsupported = _patterns(info, "autotp_unsupported_parameter_patterns")
         self.vocabulary_size = info.get("original_vocab_size")
         self.widths = _table(info, "sub_param_shard_widths")
-        self.subs = [_sub_parameters(sub) for sub in info.get("parameter_with_sub_params") or []]
+        self.subs = _sub_parameters(info)
         self.affine = _table(_table(info, "affine_map"), "params")
 
     def place(self, name: str, shapes: Sequence[Shape]) -> Placement:
@@ -192,7 +192,10 @@ def _side_by_side(
 
 
 def _patterns(info: Mapping[str, Any], key: str) -> list[str]:
-    found = list(info.get(key) or [])
+    found = info.get(key) or []
+    if not isinstance(found, list | tuple | dict):
+        raise CheckpointError("CKP103", f"universal_checkpoint_info: {key} must be a list")
+    found = list(found)
     for pattern in found:
         _check_pattern(pattern, key)
     return found
@@ -214,17 +217,19 @@ class _SubParameters(NamedTuple):
     sizes: Any
 
 
-def _sub_parameters(sub: Any) -> _SubParameters:
-    key = "parameter_with_sub_params"
+def _sub_parameters(info: Mapping[str, Any]) -> list[_SubParameters]:
+    key, found = "parameter_with_sub_params", []
     try:
-        patterns, shape, axis = list(sub["patterns"]), list(sub["shape"]), sub["partition_dim"]
-        found = _SubParameters(patterns, len(shape), range(len(shape))[axis], shape[axis])
+        for sub in info.get(key) or []:
+            patterns, shape, axis = list(sub["patterns"]), list(sub["shape"]), sub["partition_dim"]
+            axis = range(len(shape))[axis]
+            found.append(_SubParameters(patterns, len(shape), axis, shape[axis]))
     except (KeyError, TypeError, IndexError):
         raise CheckpointError(
             "CKP103",
             f"universal_checkpoint_info: an entry of {key} needs patterns, shape, partition_dim",
         ) from None
-    for pattern in patterns:
+    for pattern in (pattern for sub in found for pattern in sub.patterns):
         _check_pattern(pattern, key)
     return found
 
