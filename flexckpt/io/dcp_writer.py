@@ -13,15 +13,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
 
 from flexckpt.errors import CheckpointError
 from flexckpt.io.dcp_metadata import METADATA
@@ -109,34 +100,42 @@ def write_metadata(path: Path, records: Iterable[DcpRecord]) -> None:
 
     Raises:
         CheckpointError: CKP108 if the file cannot be written, CKP202 if records contradict one
-        another.
+            another.
     """
-    entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-    places: dict[MetadataIndex, _StorageInfo] = {}
+    # Importing them takes longer than most saves, and only one process writes metadata.
+    from torch.distributed.checkpoint import filesystem
+    from torch.distributed.checkpoint import metadata as dcp
+
+    entries: dict[str, Any] = {}
+    places: dict[Any, Any] = {}
     for record in records:
-        info = _StorageInfo(record.file, record.start, record.length)
+        info = filesystem._StorageInfo(record.file, record.start, record.length)
         if record.dtype is None:
-            entries.setdefault(record.name, BytesStorageMetadata())
-            places.setdefault(MetadataIndex(record.name), info)
+            entries.setdefault(record.name, dcp.BytesStorageMetadata())
+            places.setdefault(dcp.MetadataIndex(record.name), info)
             continue
-        entry = entries.setdefault(record.name, _entry(record, record.dtype))
+        size = torch.Size(record.global_shape)
+        entry = entries.get(record.name)
+        if entry is None:
+            properties = dcp.TensorProperties(dtype=record.dtype)
+            entry = dcp.TensorStorageMetadata(properties, size, chunks=[])
+            entries[record.name] = entry
         if (
-            not isinstance(entry, TensorStorageMetadata)
+            not isinstance(entry, dcp.TensorStorageMetadata)
             or entry.properties.dtype != record.dtype
-            or tuple(entry.size) != record.global_shape
+            or entry.size != size
         ):
             raise CheckpointError(
                 "CKP202", f"the ranks wrote {record.name!r} with different shapes or dtypes"
             )
-        index = MetadataIndex(record.name, record.offset, len(entry.chunks))
+        index = dcp.MetadataIndex(record.name, record.offset, len(entry.chunks))
         if index not in places:
             places[index] = info
-            entry.chunks.append(
-                ChunkStorageMetadata(torch.Size(record.offset), torch.Size(record.shape))
-            )
+            chunk = dcp.ChunkStorageMetadata(torch.Size(record.offset), torch.Size(record.shape))
+            entry.chunks.append(chunk)
     paths = {name: (name,) for name in entries}
-    metadata = Metadata(entries, planner_data=paths, storage_data=places)
-    metadata.version = CURRENT_DCP_VERSION
+    metadata = dcp.Metadata(entries, planner_data=paths, storage_data=places)
+    metadata.version = filesystem.CURRENT_DCP_VERSION
     try:
         with (path / METADATA).open("wb") as file:
             pickle.dump(metadata, file)
@@ -146,15 +145,9 @@ def write_metadata(path: Path, records: Iterable[DcpRecord]) -> None:
         raise CheckpointError("CKP108", f"{path / METADATA}: {error.strerror}") from error
 
 
-def _entry(record: DcpRecord, dtype: torch.dtype) -> TensorStorageMetadata:
-    return TensorStorageMetadata(
-        TensorProperties(dtype=dtype), torch.Size(record.global_shape), chunks=[]
-    )
-
-
 def _write_tensor(file: BinaryIO, tensor: torch.Tensor) -> tuple[int, int]:
     """Append the archive of a tensor at an aligned place; where it starts, and its length."""
-    tensor = tensor.cpu().contiguous()
+    tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     head, tail = around(tensor.dtype, tuple(tensor.shape))
     size = tensor.numel() * tensor.dtype.itemsize
     first = tensor.storage_offset() * tensor.dtype.itemsize

@@ -116,6 +116,15 @@ def test_views_are_written_without_the_rest_of_their_storage(tmp_path: Path) -> 
     assert (tmp_path / "__0_0.distcp").stat().st_size < 2500
 
 
+def test_lazily_conjugated_and_negated_tensors_are_written_as_they_look(tmp_path: Path) -> None:
+    base = torch.randn(3, dtype=torch.complex64)
+    shards = [("conj", (3,), (0,), base.conj()), ("neg", (3,), (0,), base.conj().imag)]
+    write_metadata(tmp_path, write_rank_file(tmp_path, 0, shards))
+    index = read_index(tmp_path)
+    assert torch.equal(whole(index, "conj"), base.conj().resolve_conj())
+    assert torch.equal(whole(index, "neg"), -base.imag)
+
+
 def test_contradicting_ranks(tmp_path: Path) -> None:
     first = write_rank_file(tmp_path, 0, [("a", (4,), (0,), torch.ones(2))])
     for other in (torch.ones(2).double(), torch.ones(2, 1)):
