@@ -27,7 +27,9 @@ from flexckpt.io.torch_file import FileTensor, read_torch_blob
 from flexckpt.quiet_gc import quiet_gc
 
 # Objects beyond this size are no settings (states of data loaders, for example), and stay unread.
+# So do the deepest of very many: a flattened optimizer has a dozen settings for each parameter.
 _LARGEST_OBJECT = 2**20
+_MOST_OBJECTS = 4096
 
 
 def recognizes(path: Path) -> bool:
@@ -42,7 +44,8 @@ def read_index(path: Path) -> SourceIndex:
     """Read the metadata, and the small objects beside the tensors, which become ``extra``.
 
     Keys and states are those of :func:`flexckpt.io.dcp_names.present_names`. Objects that are not
-    plain data are left out of ``extra``.
+    plain data are left out of ``extra``, as are those of more than 1 MiB, and of more than 4096
+    objects those whose names have the most parts.
 
     Raises:
         CheckpointError: CKP101 if there are no metadata, CKP102 if a file is missing, CKP103 if one
@@ -80,9 +83,8 @@ def build_index(
             )
         key, state = names[name]
         entries[key, state] = Entry(key, state, tensor.shape, tensor.dtype, shards)
-    extra = {
-        name: value for name, blob in metadata.objects.items() for value in files.data_of(blob)
-    }
+    shallow = sorted(metadata.objects, key=lambda name: name.count("."))[:_MOST_OBJECTS]
+    extra = {name: value for name in shallow for value in files.data_of(metadata.objects[name])}
     index = SourceIndex(layout, path, files.paths, entries, extra)
     index.resolve = _resolver(entries.values(), files.paths)
     return index

@@ -87,7 +87,9 @@ class DcpMetadata(NamedTuple):
 def metadata_files(folder: Path) -> list[Path]:
     """The metadata files of a folder: the common one, or else those of the ranks."""
     common = folder / METADATA
-    return [common] if common.is_file() else sorted(folder.glob(RANK_METADATA))
+    if common.is_file():
+        return [common]
+    return sorted(file for file in folder.glob(RANK_METADATA) if file.is_file())
 
 
 def read_metadata(files: Iterable[Path]) -> DcpMetadata:

@@ -4,6 +4,7 @@
 
 import os
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 from zlib import crc32
 
@@ -44,11 +45,7 @@ def read_torch_file(
         CheckpointError: CKP102 if there is no file, CKP103 if it is damaged, CKP105 if it asks for
             what is not data, CKP109 if it is of another format.
     """
-    try:
-        length = path.stat().st_size
-    except OSError as error:
-        raise CheckpointError("CKP102", f"{path} cannot be read: {error.strerror}") from None
-    return read_torch_blob(path, 0, length, unknown=unknown, allowed=allowed)
+    return _read(path, 0, None, unknown, allowed or {})
 
 
 def read_torch_blob(
@@ -66,35 +63,7 @@ def read_torch_blob(
     Raises:
         CheckpointError: as :func:`read_torch_file`.
     """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise CheckpointError("CKP102", f"{path} cannot be read: {error.strerror}") from None
-    try:
-        if offset < 0 or length < 0 or offset + length > os.fstat(handle).st_size:
-            raise CheckpointError(
-                "CKP103", f"bytes [{offset}, {offset + length}) leave the file; is it truncated?"
-            )
-
-        def read(at: int, count: int) -> bytes:
-            if at < 0 or count < 0 or at + count > length:
-                raise CheckpointError("CKP103", f"{count} bytes at {at} leave the archive")
-            part = os.pread(handle, count, offset + at)
-            if len(part) != count:
-                raise CheckpointError("CKP103", f"{count} bytes at {at} could not be read")
-            return part
-
-        if read(0, min(length, len(MAGIC))) == MAGIC:
-            if offset:
-                raise CheckpointError("CKP109", "a part of the file has the format of torch 1.5")
-            return read_legacy(handle, unknown, allowed or {})
-        return _read_archive(read, offset, length, unknown, allowed or {})
-    except FlexckptError as error:
-        raise CheckpointError(error.code, f"{path}: {error.message}") from error.__cause__
-    except UnicodeDecodeError:
-        raise CheckpointError("CKP103", f"{path}: the name of an entry is not text") from None
-    finally:
-        os.close(handle)
+    return _read(path, offset, length, unknown, allowed or {})
 
 
 def materialize(tensor: FileTensor, path: Path) -> torch.Tensor:
@@ -114,6 +83,49 @@ def materialize(tensor: FileTensor, path: Path) -> torch.Tensor:
         raise CheckpointError("CKP103", f"{path} ends inside a tensor; it is truncated")
     flat = torch.frombuffer(bytearray(data), dtype=tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.strides).clone()
+
+
+def _read(path: Path, offset: int, length: int | None, unknown: Unknown, allowed: Allowed) -> Any:
+    """The archive in a part of a file; up to its end if ``length`` is None."""
+    try:
+        # Without blocking: opening a pipe would wait for a writer.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise CheckpointError("CKP102", f"{path} cannot be read: {error.strerror}") from None
+    try:
+        facts = os.fstat(handle)
+        if not S_ISREG(facts.st_mode):
+            raise CheckpointError("CKP103", "it is not a file")
+        length = facts.st_size - offset if length is None else length
+        if offset < 0 or length < 0 or offset + length > facts.st_size:
+            what = f"bytes [{offset}, {offset + length}) leave the file; is it truncated?"
+            raise CheckpointError("CKP103", what)
+        read = _reader(handle, offset, length)
+        if read(0, min(length, len(MAGIC))) == MAGIC:
+            if offset:
+                raise CheckpointError("CKP109", "a part of the file has the format of torch 1.5")
+            return read_legacy(handle, unknown, allowed)
+        return _read_archive(read, offset, length, unknown, allowed)
+    except FlexckptError as error:
+        raise CheckpointError(error.code, f"{path}: {error.message}") from error.__cause__
+    except UnicodeDecodeError:
+        raise CheckpointError("CKP103", f"{path}: the name of an entry is not text") from None
+    except OSError as error:
+        raise CheckpointError("CKP103", f"{path} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(handle)
+
+
+def _reader(handle: int, offset: int, length: int) -> Read:
+    def read(at: int, count: int) -> bytes:
+        if at < 0 or count < 0 or at + count > length:
+            raise CheckpointError("CKP103", f"{count} bytes at {at} leave the archive")
+        part = os.pread(handle, count, offset + at)
+        if len(part) != count:
+            raise CheckpointError("CKP103", f"{count} bytes at {at} could not be read")
+        return part
+
+    return read
 
 
 def _read_archive(read: Read, base: int, length: int, unknown: Unknown, allowed: Allowed) -> Any:

@@ -94,6 +94,18 @@ def test_non_contiguous_tensor_in_a_file(tmp_path: Path) -> None:
     assert index.resolve(shard).strides == (1, 4)
 
 
+def test_of_many_objects_the_shallow_ones_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {f"layer.{k}.weight": {"lr": k, "eps": 0.5} for k in range(5)}
+    save(tmp_path, {"step": 7, "a": torch.ones(1), "groups": groups, "epoch": 3})
+    assert len(read_index(tmp_path).extra) == 12
+    monkeypatch.setattr("flexckpt.io.dcp._MOST_OBJECTS", 4)
+    extra = read_index(tmp_path).extra
+    assert len(extra) == 4
+    assert (extra["step"], extra["epoch"]) == (7, 3)
+
+
 def test_names() -> None:
     paths = {
         "m.a.w": ("m", "a.w"),

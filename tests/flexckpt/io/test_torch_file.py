@@ -5,6 +5,7 @@
 import argparse
 import enum
 import io
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -282,3 +283,11 @@ def test_flipped_anywhere(path: Path) -> None:
         except FlexckptError:
             continue
         assert found == want
+
+
+def test_other_things_than_files(path: Path) -> None:
+    path.mkdir()
+    assert code_of(path) == "CKP103"
+    path.rmdir()
+    os.mkfifo(path)  # opening it to read would wait for a writer
+    assert code_of(path) == "CKP103"
