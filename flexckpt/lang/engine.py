@@ -211,15 +211,9 @@ def execute(routine: Routine, operands: Sequence[Variable]) -> list[Variable]:
 
 
 def _concat(operands: list[Variable], arg: Any, _n: int) -> list[Variable]:
-    axis, heads = arg
-    if heads is not None:
-        k = ops.axis_of(axis, len(operands[0].shape))
-        lengths = [v.shape[k] if k < len(v.shape) else 0 for v in operands]
-        if any(n * heads[0] != lengths[0] * h for n, h in zip(lengths, heads, strict=True)):
-            raise AoaError(
-                "AOA302",
-                f"lengths {lengths} on axis {axis} are not in the proportions {list(heads)} of their pieces",
-            )
+    axis, heads, sizes = arg
+    if heads is not None or sizes is not None:
+        ops.check_lengths(operands, axis, heads, sizes)
     return [ops.concat(operands, axis)]
 
 

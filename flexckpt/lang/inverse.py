@@ -149,8 +149,6 @@ def turn(statement: Statement) -> Statement:
         if a.key in _ONE_WAY:
             message = f"the statement cannot be inverted: {_ONE_WAY[a.key]}"
             raise Misplaced("AOA401", message, a.span)
-        if a.key == "sizes":
-            continue  # a split turned around joins parts of any length
         attributes.append(_turned_attribute(a))
     flag = statement.flag
     if flag in _SWAPPED:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import prod
 
 from flexckpt.errors import AoaError
-from flexckpt.lang.reshape import reshape_piece
+from flexckpt.lang.reshape import MAX_PIECES, reshape_piece
 from flexckpt.pieces import Dim, Piece, Variable, narrow, whole
 
 
@@ -62,6 +62,27 @@ def concat(operands: Sequence[Variable], axis: int) -> Variable:
         at += v.shape[axis]
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
     return Variable(shape, first.dtype, out)
+
+
+def check_lengths(
+    operands: Sequence[Variable],
+    axis: int,
+    heads: Sequence[int] | None,
+    sizes: Sequence[int] | None,
+) -> None:
+    """Raise unless lengths on an axis are ``sizes``, or in the proportions of ``heads``."""
+    lengths = [v.shape[axis_of(axis, len(v.shape))] for v in operands]
+    if sizes is not None and lengths != list(sizes):
+        raise AoaError(
+            "AOA302", f"lengths {lengths} on axis {axis} are not the sizes {list(sizes)}"
+        )
+    if heads is not None and any(
+        n * heads[0] != lengths[0] * h for n, h in zip(lengths, heads, strict=True)
+    ):
+        raise AoaError(
+            "AOA302",
+            f"lengths {lengths} on axis {axis} are not in the proportions {list(heads)}",
+        )
 
 
 def join(a: Piece, b: Piece, axis: int) -> Piece | None:
@@ -232,7 +253,7 @@ def unstack(variable: Variable, axis: int, parts: int) -> list[Variable]:
 
 
 def reshape(variable: Variable, shape: tuple[int, ...]) -> Variable:
-    """The same elements in C order; every piece must fall into whole blocks of the new shape."""
+    """The same elements in C order."""
     numel = prod(variable.shape)
     if -1 in shape:
         known = -prod(shape)
@@ -252,8 +273,8 @@ def reshape(variable: Variable, shape: tuple[int, ...]) -> Variable:
         if new is None:
             raise AoaError(
                 "AOA302",
-                f"shape {variable.shape} cannot become {list(shape)} in whole blocks; only axes may be "
-                f"split or joined",
+                f"shape {variable.shape} cannot become {list(shape)}: axes do not fall onto axes, and it "
+                f"would take more than {MAX_PIECES} pieces",
             )
         pieces += new
     return Variable(shape, variable.dtype, pieces)

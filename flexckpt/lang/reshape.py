@@ -5,11 +5,11 @@
 from flexckpt.boxes import c_strides
 from flexckpt.pieces import Dim, Piece
 
-_MAX_PIECES = 65536  # into which one piece may fall
+MAX_PIECES = 4096  # into which one piece may fall
 
 
 def reshape_piece(piece: Piece, old: tuple[int, ...], new: tuple[int, ...]) -> list[Piece] | None:
-    """The piece in a variable of shape ``new`` with the same elements in C order; None if not affine."""
+    """The pieces of a variable of shape ``new`` with the same elements in C order; None if too many."""
     steps = c_strides(old)
     start = sum(i * s for i, s in zip(piece.dst, steps, strict=True))
     dims = [d._replace(dst_axis=0, dst_step=d.dst_step * steps[d.dst_axis]) for d in piece.dims]
@@ -18,7 +18,7 @@ def reshape_piece(piece: Piece, old: tuple[int, ...], new: tuple[int, ...]) -> l
         parts: list[Piece] = []
         for part in pieces:
             cut = _cut_axis(part, length)
-            if cut is None or len(parts) + len(cut) > _MAX_PIECES:
+            if cut is None or len(parts) + len(cut) > MAX_PIECES:
                 return None
             parts += cut
         pieces = parts
@@ -65,32 +65,42 @@ def _cut_axis(piece: Piece, n: int) -> list[Piece] | None:
                 moved.append(d._replace(dst_step=d.dst_step // n))
         return [piece._replace(dst=(start // n, start % n, *piece.dst[1:]), dims=tuple(moved))]
     big = max(inner, key=lambda d: d.dst_step)
-    if (
-        n % big.dst_step
-        or start % big.dst_step + span - big.dst_step * (big.extent - 1) >= big.dst_step
-    ):
-        return None
-    per_block = n // big.dst_step
-    head = (-((start % n) // big.dst_step)) % per_block
     k = piece.dims.index(big)
+    beside = start % big.dst_step + span - big.dst_step * (big.extent - 1)
+    if n % big.dst_step or beside >= big.dst_step:
+        if big.extent > MAX_PIECES:
+            return None
+        parts = [_steps(piece, k, i, i + 1) for i in range(big.extent)]  # out of line with the cuts
+    else:
+        parts = _in_line(piece, k, n)
     out: list[Piece] = []
-    whole = (big.extent - head) // per_block if big.extent > head else 0
-    bounds = sorted(
-        {0, min(head, big.extent), min(head, big.extent) + whole * per_block, big.extent}
-    )
-    for a, b in zip(bounds, bounds[1:], strict=False):
-        part = _steps(piece, k, a, b)
-        if a == head and whole and b - a == whole * per_block:
-            blocks = Dim(whole, big.src_axis, big.src_step * per_block, 0, n)
-            steps = Dim(per_block, big.src_axis, big.src_step, 0, big.dst_step)
-            dims = tuple([d for d in (blocks, steps) if d.extent > 1])
-            rest = tuple([d for j, d in enumerate(piece.dims) if j != k])
-            part = part._replace(dims=rest + dims)
+    for part in parts:
         cut = _cut_axis(part, n)
-        if cut is None:
+        if cut is None or len(out) + len(cut) > MAX_PIECES:
             return None
         out += cut
     return out
+
+
+def _in_line(piece: Piece, k: int, n: int) -> list[Piece]:
+    """Dim ``k``, of which a number of steps makes ``n``: what is before, in, and behind whole blocks."""
+    dim = piece.dims[k]
+    per_block = n // dim.dst_step
+    head = min((-(piece.dst[0] % n // dim.dst_step)) % per_block, dim.extent)
+    blocks = (dim.extent - head) // per_block
+    tail = head + blocks * per_block
+    parts = []
+    if head:
+        parts.append(_steps(piece, k, 0, head))
+    if blocks:
+        outer = Dim(blocks, dim.src_axis, dim.src_step * per_block, 0, n)
+        inner = Dim(per_block, dim.src_axis, dim.src_step, 0, dim.dst_step)
+        dims = [d for j, d in enumerate(piece.dims) if j != k]
+        dims += [d for d in (outer, inner) if d.extent > 1]
+        parts.append(_steps(piece, k, head, tail)._replace(dims=tuple(dims)))
+    if tail < dim.extent:
+        parts.append(_steps(piece, k, tail, dim.extent))
+    return parts
 
 
 def _steps(piece: Piece, k: int, a: int, b: int) -> Piece:

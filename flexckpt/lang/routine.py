@@ -73,7 +73,7 @@ class Builder:
         self, left: Sequence[int], right: int, axis: int, heads: tuple[int, ...] | None = None
     ) -> None:
         """``heads``: lengths on the axis must be in these proportions."""
-        self.step("concat", left, (right,), (axis, heads), f", axis={axis}")
+        self.step("concat", left, (right,), (axis, heads, None), f", axis={axis}")
 
     def split(self, left: int, right: Sequence[int], axis: int) -> None:
         self.step("split", (left,), right, (axis, None), f", axis={axis}")

@@ -43,14 +43,13 @@ def _several(
     if "axis" not in values:
         raise AoaError("AOA103", "several names on one side need axis=")
     axis, sizes = values["axis"], values.get("sizes")
+    count = max(len(left), len(right))
+    if sizes is not None and len(sizes) != count:
+        raise AoaError("AOA103", f"sizes has {len(sizes)} lengths for {count} names")
     if len(left) > 1:
-        if sizes is not None:
-            raise AoaError("AOA103", "sizes belongs to a split, which has one name on the left")
-        builder.step("concat", left, right, (axis, None), note)
-        return
-    if sizes is not None and len(sizes) != len(right):
-        raise AoaError("AOA103", f"sizes has {len(sizes)} lengths for {len(right)} names")
-    builder.step("split", left, right, (axis, sizes), note)
+        builder.step("concat", left, right, (axis, None, sizes), note)
+    else:
+        builder.step("split", left, right, (axis, sizes), note)
 
 
 def _one_to_one(

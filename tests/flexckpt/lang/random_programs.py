@@ -149,40 +149,21 @@ def _transpose(draw: st.DrawFn, example: Example, name: str) -> None:
 
 
 def _reshape(draw: st.DrawFn, example: Example, name: str) -> None:
-    """Join two neighboring axes, or cut one, so that the reshape is always possible."""
+    """Into any shape of as many elements."""
     array = example.final[name]
-    shape = list(array.shape)
-    if not shape:
-        shape = draw(st.sampled_from([[1], [1, 1]]))
-    elif len(shape) > 1 and draw(st.booleans()):
-        k = draw(st.integers(0, len(shape) - 2))
-        shape[k : k + 2] = [shape[k] * shape[k + 1]]
-    else:
-        k = draw(st.integers(0, len(shape) - 1))
-        factors = [p for p in range(1, shape[k] + 1) if shape[k] % p == 0]
-        if not factors or len(shape) > 4:
-            return
-        inner = draw(st.sampled_from(factors))
-        shape[k : k + 1] = [shape[k] // inner, inner]
-        if not _in_blocks(example, name, k, inner):
-            return
+    rest, shape = array.size, []
+    while len(shape) < 3 and (rest > 1 or draw(st.booleans())):
+        factors = [p for p in range(1, rest + 1) if rest % p == 0]
+        shape.append(draw(st.sampled_from(factors)) if factors and len(shape) < 2 else rest)
+        rest = rest // shape[-1] if shape[-1] else 1
+    if prod(shape) != array.size:
+        shape = [array.size]
     said = list(shape)
-    if prod(shape) and draw(st.booleans()):
+    if shape and prod(shape) and draw(st.booleans()):
         said[draw(st.integers(0, len(shape) - 1))] = -1
     new = _new(example)
     line = f"{name} -> {new}, reshape='{said}'"
     _step(example, [name], line, {new: array.reshape(shape)})
-
-
-def _in_blocks(example: Example, name: str, axis: int, inner: int) -> bool:
-    """Whether cutting an axis keeps runs of one source whole, or cuts runs of step 1 only.
-
-    Elements that lie side by side on the axis either follow one another in their tensor everywhere, or
-    belong to different tensors; then cuts anywhere are possible.
-    """
-    array = np.moveaxis(example.final[name], axis, -1)
-    steps = np.diff(array, axis=-1)
-    return bool(inner in (1, array.shape[-1]) or (steps == steps[..., :1]).all())
 
 
 def _pad(draw: st.DrawFn, example: Example, name: str) -> None:

@@ -38,6 +38,7 @@ def _there_and_back(aoa: str, source: _Arrays) -> None:
         "a, b -> x, axis=-1",
         "a -> x, y, axis=1",
         "a -> x, y, z, axis=1, sizes=[1,3,2]",
+        "a, e -> x, axis=1, sizes=[6,2]",
         "a^T -> x",
         "a^T, b -> x, axis=0",
         "a -> x, y, axis=0 x^T -> z",
@@ -54,7 +55,7 @@ def _there_and_back(aoa: str, source: _Arrays) -> None:
     ],
 )
 def test_there_and_back(aoa: str) -> None:
-    shapes = {"a": (6, 6), "b": (6, 6), "c": (2, 3, 4), "d": (6, 6)}
+    shapes = {"a": (6, 6), "b": (6, 6), "c": (2, 3, 4), "d": (6, 6), "e": (6, 2)}
     _there_and_back(aoa, numbers(**shapes))
 
 
