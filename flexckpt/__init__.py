@@ -24,6 +24,7 @@ _HOME = {
     "save": "flexckpt.api.save",
     "sync": "flexckpt.api.sync",
     "transform": "flexckpt.api.transform",
+    "verify": "flexckpt.api.verify",
 }
 _MODULES = ("interop", "layout", "recipes", "testing")
 
