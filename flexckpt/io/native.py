@@ -2,7 +2,7 @@
 # Copyright the paddle-on-torch authors
 """flexckpt's own layout: safetensors files, one per rank, and a JSON index.
 
-    index.json                 format, version, files, tensors, extra
+    index.json                 format, version, checksum of this text, files, tensors, extra
     rank-00000.safetensors     one entry per shard, named "key@state#number"
 
 The index alone tells where every shard lies; the names in the files are for people. Every file begins
@@ -10,14 +10,17 @@ with a random mark that the index repeats, so that files of two checkpoints are 
 """
 
 import json
+import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, NamedTuple
 
 import torch
+import xxhash
 
 from flexckpt.errors import CheckpointError
 from flexckpt.index import Entry, Reader, SourceIndex, Stored
@@ -34,6 +37,7 @@ from flexckpt.io.safetensors_file import (
 FORMAT = "flexckpt"
 VERSION = 1
 INDEX = "index.json"
+_UNSIGNED = "0" * 16
 MAX_INDEX = 4 << 30  # bytes
 
 
@@ -92,16 +96,31 @@ def index_text(files: Sequence[RankFile], extra: Mapping[str, Any]) -> str:
     fields = {
         "format": FORMAT,
         "version": VERSION,
+        "checksum": _UNSIGNED,
         "files": [[file_name(rank), f.size, f.mark] for rank, f in enumerate(files)],
         "extra": extra,
         "tensors": tensors,
     }
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return signed(json.dumps(fields, separators=(",", ":"), ensure_ascii=False))
+
+
+def signed(text: str) -> str:
+    """The text of an index with its own checksum, which stands before anything that varies."""
+    digest = xxhash.xxh3_64_hexdigest(text.encode())
+    return text.replace(f'"checksum":"{_UNSIGNED}"', f'"checksum":"{digest}"', 1)
+
+
+def _check_signature(data: bytes, digest: str) -> None:
+    text = data.replace(f'"checksum":"{digest}"'.encode(), f'"checksum":"{_UNSIGNED}"'.encode(), 1)
+    if xxhash.xxh3_64_hexdigest(text) != digest:
+        raise CheckpointError("CKP107", f"{INDEX} was changed: its checksum is not {digest:.20}")
 
 
 def recognizes(path: Path) -> bool:
     where = path / INDEX
     try:
+        if (path / file_name(0)).exists():  # whatever became of the index
+            return True
         if not where.is_file():  # opening a pipe would wait for a writer
             return False
         with where.open("rb") as file:
@@ -114,20 +133,24 @@ def read_index(path: Path) -> SourceIndex:
     """The index of a checkpoint that :func:`flexckpt.save` wrote.
 
     Raises:
-        CheckpointError: CKP102, CKP103 or CKP106 where the index is not as it should be, or a file that
+        CheckpointError: CKP102, CKP103, CKP106 or CKP107 where the index is not as it should be, or a file that
             is here has another size.
     """
     where = path / INDEX
     try:
-        if where.stat().st_size > MAX_INDEX:
-            raise CheckpointError("CKP103", f"{where} is larger than {MAX_INDEX} bytes")
-        fields = json.loads(where.read_bytes())
+        found = where.stat()
+        if not S_ISREG(found.st_mode) or found.st_size > MAX_INDEX:
+            raise CheckpointError("CKP103", f"{where} is not a file of at most {MAX_INDEX} bytes")
+        data = where.read_bytes()
+        fields = json.loads(data)
     except FileNotFoundError:
         raise CheckpointError("CKP102", f"{where} does not exist") from None
     except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError("CKP103", f"{where} cannot be read: {error}") from None
     try:
-        return _index_of(path, fields)
+        return _index_of(path, fields, data)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -135,13 +158,14 @@ def read_index(path: Path) -> SourceIndex:
         raise CheckpointError("CKP103", f"{where} is not an index of flexckpt ({what})") from None
 
 
-def _index_of(path: Path, fields: Any) -> SourceIndex:
+def _index_of(path: Path, fields: Any, data: bytes) -> SourceIndex:
     if fields["format"] != FORMAT:
         raise ValueError(f"its format is {fields['format']!r}")
     if fields["version"] != VERSION:
         raise CheckpointError(
             "CKP109", f"{path / INDEX} has version {fields['version']!s:.20}, known is {VERSION}"
         )
+    _check_signature(data, fields["checksum"])
     files, sizes, marks = [], [], []
     for name, size, mark in fields["files"]:
         files.append(file_inside(path, name, INDEX))
@@ -150,8 +174,7 @@ def _index_of(path: Path, fields: Any) -> SourceIndex:
             raise ValueError(f"{name!r} has the mark {mark!r}")
         marks.append(_marked(mark))
     for file, size in zip(files, sizes, strict=True):
-        if file.exists() and file.stat().st_size != size:
-            there = file.stat().st_size
+        if os.path.exists(file) and (there := file.stat().st_size) != size:
             raise CheckpointError("CKP103", f"{file} has {there} bytes, it was saved with {size}")
     left = list(sizes)
     entries = {}

@@ -13,8 +13,8 @@ from flexckpt.plan.intervals import FEW, Intervals
 Preference = Callable[[Stored], int]
 
 # Comparisons of boxes, so that no index can keep a rank busy for hours.
-MOST_COMPARED = 1 << 24
-MOST_SUBTRACTED = 1 << 21
+MOST_COMPARED = 1 << 23
+MOST_SUBTRACTED = 1 << 19
 
 
 class Cover:
