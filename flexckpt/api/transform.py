@@ -29,7 +29,8 @@ def transform(
 ) -> dict[str, torch.Tensor | list[torch.Tensor]]:
     """Apply a mapping to whole tensors.
 
-    Names of optimizer states (``w.moment1_0``, ``w@exp_avg``) follow the mapping of ``w``, but no casts.
+    Names of optimizer states (``w.moment1_0``, ``w@exp_avg``) follow the mapping of ``w``, but no
+    casts.
 
     Args:
         source: whole tensors by name; they are only read.
@@ -38,13 +39,13 @@ def transform(
         source_specs: shards of the source, where the mapping depends on them (``fused_ffn``,
             ``fused_qkv_old``); names that it lacks are whole.
         reverse: apply the inverse of the mapping.
-        strict: as in :func:`flexckpt.lang.compile_program`, but a tensor of the source that nothing uses
-            is no error unless ``strict`` says so by name.
+        strict: as in :func:`flexckpt.lang.compile_program`, but a tensor of the source that nothing
+            uses is no error unless ``strict`` says so by name.
         layout: as in :func:`flexckpt.lang.compile_program`.
 
     Returns:
-        New tensors by name; where ``dest`` gives shards, a list with one tensor per shard. Destinations
-        that keep their values (``_ -> b``) are absent.
+        New tensors by name; where ``dest`` gives shards, a list with one tensor per shard.
+        Destinations that keep their values (``_ -> b``) are absent.
 
     Raises:
         AoaError: if the mapping is malformed or does not fit.
@@ -105,13 +106,13 @@ def _by_key(specs: Mapping[str, TensorSpec]) -> dict[str, dict[str, TensorSpec]]
 
 
 def _main(states: Mapping[str, TensorSpec]) -> TensorSpec:
-    """The spec that speaks for a key: that of the weight, else of the first state with its shape."""
+    """The spec that speaks for a key: its weight's, else that of the first state with its shape."""
     order = sorted(states, key=lambda n: (split_name(n)[1] != WEIGHT, is_scalar(split_name(n)[1])))
     return states[order[0]]
 
 
 def _wanted(states: Mapping[str, TensorSpec]) -> TensorSpec:
-    """The spec of a key of the destination; without a weight its dtype is free, as states have their own."""
+    """The spec of a key of the destination; its dtype is that of the weight, else free."""
     if any(split_name(name)[1] == WEIGHT for name in states):
         return _main(states)
     return replace(_main(states), dtype=None)
@@ -130,7 +131,8 @@ class _Tensors:
             if spec is not None and tuple(spec.shape) != tuple(tensor.shape):
                 raise LayoutError(
                     "LAY102",
-                    f"{name} has shape {tuple(tensor.shape)}, but its spec says {tuple(spec.shape)}",
+                    f"{name} has shape {tuple(tensor.shape)}, but its spec says "
+                    f"{tuple(spec.shape)}",
                 )
             shards = None if spec is None else spec.shards
             named[name] = TensorSpec(tuple(tensor.shape), tensor.dtype, shards)
@@ -244,8 +246,8 @@ class _Tensors:
             if other.shape != first.shape or not _same(first, other):
                 raise CheckpointError(
                     "CKP203",
-                    f"{name} cannot be both {first.tolist()} of {sources[0]} and {other.tolist()} of "
-                    f"{source}",
+                    f"{name} cannot be both {first.tolist()} of {sources[0]} and {other.tolist()} "
+                    f"of {source}",
                 )
         if tuple(first.shape) != tuple(spec.shape):
             raise LayoutError(
@@ -271,7 +273,8 @@ class _Tensors:
             if not _same(_view(first, piece, "dst", box.start), values):
                 raise AoaError(
                     "AOA401",
-                    f"{name} has two values: {piece.source} holds a copy of it that differs from the first",
+                    f"{name} has two values: {piece.source} holds a copy of it that differs from "
+                    f"the first",
                 )
 
 

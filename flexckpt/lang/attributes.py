@@ -169,7 +169,8 @@ def _read(given: tuple[tuple[str, Value, str], ...], flag: str | None) -> tuple[
     if flag is None and not any(seen <= together for together in _TOGETHER):
         raise _Wrong(
             "AOA103",
-            f"{' and '.join(key for key, _, _ in given)} do not go together: a statement has one operation",
+            f"{' and '.join(key for key, _, _ in given)} do not go together: one statement, one "
+            f"operation",
             last,
         )
     if ("src_dtype" in seen) != ("dst_dtype" in seen):

@@ -48,15 +48,16 @@ def compile_program(
         source: the tensors there are.
         dest: the tensors that are wanted, of all ranks; None for whatever the program leaves.
         reverse: compile the inverse of the text: ``source`` is what its forward program makes.
-        strict: what to do where a destination has no source (``missing``), where nothing uses a tensor of
-            the source (``unexpected``; only with ``dest``), and where a pattern matches nothing
-            (``unmatched``): each ``error``, ``warn`` or ``ignore``. True is all errors, False all ignored.
+        strict: what to do where a destination has no source (``missing``), where nothing uses a
+            tensor of the source (``unexpected``; only with ``dest``), and where a pattern matches
+            nothing (``unmatched``): each ``error``, ``warn`` or ``ignore``. True is all errors,
+            False all ignored.
         layout: ``torch`` makes 0 the axis of the layout macros where a statement names none, not 1.
         free_dtypes: destinations whose dtype is not checked.
 
     Raises:
-        AoaError: AOA1xx where the text is no program, AOA2xx where a macro cannot be expanded, AOA3xx
-            where the program does not fit the tensors, AOA401 where there is no inverse.
+        AoaError: AOA1xx where the text is no program, AOA2xx where a macro cannot be expanded,
+            AOA3xx where the program does not fit the tensors, AOA401 where there is no inverse.
     """
     text = Text(aoa)
     rules = _rules(strict)
@@ -89,7 +90,7 @@ def _compile(
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """No cycles are made here, but enough tuples to have the garbage collector run half of the time."""
+    """No cycles are made here, but so many tuples that the collector would run half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -124,7 +125,7 @@ def _reversed(
     rules: Mapping[str, str],
     axis: int,
 ) -> Program:
-    """The inverse: of the evaluated program if all its tensors are described, else of its statements."""
+    """The inverse: of the evaluated program if all tensors are described, else of statements."""
     for statement in statements:
         if statement.get("dtype") is not None:
             turn_or_raise(text, statement)
@@ -163,7 +164,8 @@ def _rules(strict: Strict) -> dict[str, str]:
         if kind not in _KINDS or action not in _ACTIONS:
             raise AoaError(
                 "AOA104",
-                f"strict maps {', '.join(_KINDS)} to {', '.join(_ACTIONS)}, not {kind!r} to {action!r}",
+                f"strict maps {', '.join(_KINDS)} to {', '.join(_ACTIONS)}, not {kind!r} to "
+                f"{action!r}",
             )
         rules[kind] = action
     return rules
@@ -316,7 +318,10 @@ class _Run:
         dtype = variable.dtype if spec.dtype is None else dtype_name(spec.dtype)
         if variable.shape != shape:
             code = "AOA304"
-            message = f"{name} has shape {shape} in the destination, but the program makes {variable.shape}"
+            message = (
+                f"{name} has shape {shape} in the destination, but the program makes "
+                f"{variable.shape}"
+            )
         elif variable.dtype != dtype:
             code = "AOA303"
             message = (

@@ -3,6 +3,7 @@
 """Whether pieces overlap: the elements of a piece are a product of one set of indices per axis."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from flexckpt.pieces import Piece
 
@@ -18,7 +19,7 @@ def indices(piece: Piece, axis: int) -> Indices:
     if len(dims) == 1:
         step, extent = dims[0]
         return range(start, start + step * extent, step)
-    if all(a[0] * a[1] == b[0] for a, b in zip(dims, dims[1:], strict=False)):
+    if all(a[0] * a[1] == b[0] for a, b in pairwise(dims)):
         step = dims[0][0]
         return range(start, start + dims[-1][0] * dims[-1][1], step)
     values = [start]
@@ -46,7 +47,7 @@ def _apart(groups: dict[Indices, list[Piece]]) -> list[list[Piece]]:
     keys = list(groups)
     if all(isinstance(k, range) and k.step == 1 for k in keys):
         spans = sorted((k.start, k.stop) for k in keys if isinstance(k, range))
-        if all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False)):
+        if all(a[1] <= b[0] for a, b in pairwise(spans)):
             return list(groups.values())
         bounds = sorted({n for span in spans for n in span})
         sets: set[tuple[int, ...]] = {

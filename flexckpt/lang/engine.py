@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Runs batches over variables: reads names, keeps what was written, knows what was used and dropped."""
+"""Runs batches over variables, and knows what was written, read and dropped."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from flexckpt.pieces import Piece, Variable, whole
 
 
 class _Recipe(NamedTuple):
-    """What a routine makes of untouched tensors of given shapes: pieces by position of the operand."""
+    """What a routine makes of untouched tensors of given shapes, by positions of operands."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -114,9 +114,9 @@ class Engine:
         self.dropped.add(name)
 
     def _untouched(self, routine: Routine) -> Callable[[Sequence[str]], list[Variable] | None]:
-        """A function from names to results, or None if they are not all untouched tensors of the source.
+        """A function from names to results; None unless all are untouched tensors of the source.
 
-        A routine does the same to all rows of operands that look the same, so it runs once for all of them.
+        A routine does the same to all operands that look the same, so it runs once for them.
         """
         variables, dropped, used, lost = self.variables, self.dropped, self.used, self.lost
         kind_of, rights, new = self._kind.get, routine.rights, tuple.__new__
@@ -189,7 +189,7 @@ class Engine:
 def _whole_of(
     shape: Sequence[int], dtype: Any
 ) -> tuple[tuple[int, ...], str, tuple[Any, ...] | None]:
-    """Shape, dtype and what follows the source in the piece of an untouched tensor; None if it is empty."""
+    """Shape, dtype, and the piece of an untouched tensor without its source, or None."""
     shape = tuple(shape)
     pieces = whole("", shape)
     name = "" if dtype is None else dtype_name(dtype)

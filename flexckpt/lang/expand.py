@@ -156,7 +156,7 @@ class Expander:
         return list(found), pattern.placeholders
 
     def _match(self, pattern: Pattern, left: bool, name: Name) -> dict[Ids, list[str]]:
-        """Tensors of the source, and only if there are none, variables written before; or destinations."""
+        """Names of the source, else those written before; on the right, destinations."""
         if left:
             return self.source.match(pattern) or self.written.match(pattern)
         if self.dest is None:
@@ -274,8 +274,8 @@ def _check_placeholders(
             extra = ", ".join(sorted(have - want))
             raise Misplaced(
                 "AOA202",
-                f"{name.text} has {extra}, which no name on the other side settles; a star stands for "
-                f"all of them",
+                f"{name.text} has {extra}, which no name on the other side settles; a star stands "
+                f"for all of them",
                 name.span,
             )
         if all_of and want - have and not is_blank(name):

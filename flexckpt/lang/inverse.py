@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The inverse of a program: exactly, from its evaluated pieces, or statement by statement on the tree."""
+"""The inverse of a program: exactly, from its evaluated pieces, or statement by statement."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -115,7 +115,8 @@ def _without(name: str, piece: Piece, other: Piece) -> tuple[list[Piece], list[P
     if not all(isinstance(s, range) and s.step == 1 for s in spans):
         raise AoaError(
             "AOA401",
-            f"the program cannot be inverted: its results hold parts of {name} that overlap in a pattern",
+            f"the program cannot be inverted: its results hold parts of {name} that overlap in a "
+            f"pattern",
         )
     box = Box(tuple([min(s) for s in spans]), tuple([max(s) + 1 for s in spans]))
     own = [indices(piece, k) for k in range(len(piece.dst))]

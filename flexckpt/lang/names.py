@@ -2,8 +2,8 @@
 # Copyright the paddle-on-torch authors
 """Names with placeholders and stars against a set of names, by one pass over the names.
 
-Names are filed under what is left of them without their runs of digits, so that a pattern looks at the
-names of its own kind only.
+Names are filed under what is left of them without their runs of digits, so that a pattern looks at
+the names of its own kind only.
 """
 
 import re
@@ -45,7 +45,7 @@ def pattern_of(text: str) -> Pattern:
 
 
 def template(pattern: Pattern, placeholders: tuple[str, ...]) -> str:
-    """The pattern as a format string whose fields are the positions in ``placeholders``; no star."""
+    """A pattern without a star as a format string; its fields are positions in ``placeholders``."""
     texts = [p.replace("{", "{{").replace("}", "}}") for p in pattern.parts]
     for i in range(1, len(texts), 2):
         texts[i] = f"{{{placeholders.index(pattern.parts[i])}}}"
@@ -83,7 +83,7 @@ class Index:
         return filed
 
     def match(self, pattern: Pattern) -> dict[Ids, list[str]]:
-        """Ids of the placeholders -> the names with them, ordered by the star; ids in numeric order."""
+        """Ids of the placeholders -> names, ordered by the star; ids in numeric order."""
         found = self._found.get(pattern)
         if found is None:
             found = self._found[pattern] = self._search(pattern)

@@ -124,8 +124,8 @@ def split(variable: Variable, axis: int, sizes: Sequence[int]) -> list[Variable]
     if sum(sizes) != length:
         raise AoaError(
             "AOA302",
-            f"sizes {list(sizes)} add up to {sum(sizes)}, but axis {axis} of shape {variable.shape} has "
-            f"length {length}",
+            f"sizes {list(sizes)} add up to {sum(sizes)}, but axis {axis} of shape "
+            f"{variable.shape} has length {length}",
         )
     ends = list(accumulate(sizes))
     parts: list[list[Piece]] = [[] for _ in sizes]
@@ -158,8 +158,8 @@ def equal_sizes(variable: Variable, axis: int, parts: int) -> list[int]:
     if length % parts:
         raise AoaError(
             "AOA302",
-            f"axis {axis} of shape {variable.shape} has length {length}, which {parts} equal parts do not "
-            f"divide",
+            f"axis {axis} of shape {variable.shape} has length {length}, which {parts} equal "
+            f"parts do not divide",
         )
     return [length // parts] * parts
 
@@ -246,8 +246,8 @@ def unstack(variable: Variable, axis: int, parts: int) -> list[Variable]:
     if variable.shape[axis] != parts:
         raise AoaError(
             "AOA302",
-            f"axis {axis} of shape {variable.shape} is unstacked into {variable.shape[axis]} tensors, but "
-            f"there are {parts} names",
+            f"axis {axis} of shape {variable.shape} is unstacked into {variable.shape[axis]} "
+            f"tensors, but there are {parts} names",
         )
     return [drop_axis(v, axis) for v in split(variable, axis, [1] * parts)]
 
@@ -273,8 +273,8 @@ def reshape(variable: Variable, shape: tuple[int, ...]) -> Variable:
         if new is None:
             raise AoaError(
                 "AOA302",
-                f"shape {variable.shape} cannot become {list(shape)}: axes do not fall onto axes, and it "
-                f"would take more than {MAX_PIECES} pieces",
+                f"shape {variable.shape} cannot become {list(shape)}: axes do not fall onto axes, "
+                f"and it would take more than {MAX_PIECES} pieces",
             )
         pieces += new
     return Variable(shape, variable.dtype, pieces)

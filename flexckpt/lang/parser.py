@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Text to tree: lark parses every distinct sequence of token kinds once, so generated programs parse fast."""
+"""Text to tree; lark parses every distinct sequence of token kinds once, to be fast."""
 
 import functools
 import re
@@ -15,7 +15,7 @@ from flexckpt.errors import AoaError
 from flexckpt.lang.attributes import MAX_COUNT, checked, flag_of
 from flexckpt.lang.tree import Attribute, Misplaced, Name, Span, Statement, Text
 
-# A statement begins with a name that follows one of these: inside a statement they never stand side by side.
+# A statement begins with a name that follows one of these; inside it they never stand side by side.
 _ENDERS = frozenset({"NAME", "STRING", "SUFFIX", "NUMBER", "RBRACKET"})
 _BEGINNERS = frozenset({"NAME", "STRING"})
 _NOT_TOKENS = frozenset({"BLANK", "COMMENT", "BAD"})
@@ -55,7 +55,7 @@ class NamePlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Which tokens of a statement are what; the same for all statements of one sequence of kinds."""
+    """Which tokens of a statement are what: one plan for all with the same sequence of kinds."""
 
     left: tuple[NamePlan, ...]
     right: tuple[NamePlan, ...]
@@ -128,11 +128,9 @@ _ends_cached = functools.lru_cache(_MAX_PLANS)(_ends)
 
 def _cut(text: Text, entry: int) -> list[Lexeme]:
     """All that the grammar's terminals match, one after another."""
-    new = tuple.__new__
-    return [
-        new(Lexeme, (m.lastgroup, m[m.lastindex], *m.span(m.lastindex)))  # type: ignore[index, arg-type]
-        for m in _lark()[1].finditer(text.entries[entry])
-    ]
+    new, found = tuple.__new__, _lark()[1].finditer(text.entries[entry])
+    # One alternative of the expression has matched: lastgroup and lastindex are those.
+    return [new(Lexeme, (m.lastgroup, m[m.lastindex], *m.span(m.lastindex))) for m in found]  # type: ignore
 
 
 def _sifted(text: Text, entry: int, found: list[Lexeme]) -> list[Lexeme]:

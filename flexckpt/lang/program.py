@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""What the language compiles to: a variable per destination, and what became of every other name."""
+"""What a mapping compiles to: a variable per destination, and what became of other names."""
 
 from dataclasses import dataclass, field
 
@@ -18,12 +18,13 @@ class Program:
             description of the destination: every variable at the end that no statement has read.
         kept: destinations that keep the values they have.
         dropped: tensors of the source that were deleted.
-        identity: destinations that no statement names and that are the source's tensor of their name.
+        identity: destinations that no statement names and that are the source's tensor of their
+            name.
         missing: destinations without a source, where that was allowed.
         unexpected: tensors of the source that nothing uses, where that was allowed.
         unmatched: places of patterns that matched nothing, where that was allowed.
-        twins: destination -> pieces that would write values it has already, because the forward program
-            made several copies. Only of an inverse.
+        twins: destination -> pieces that would write values it has already, because the forward
+            program made several copies. Only of an inverse.
         lost: parts of the source that ``unpad`` cut off.
         text: what was compiled.
         batches: the statements after macros.

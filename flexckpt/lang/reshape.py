@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Reshaping a piece: its axes are joined into one flat axis, which is then cut into the new axes."""
+"""Reshaping a piece: its axes become one flat axis, which is then cut into the new axes."""
 
 from flexckpt.boxes import c_strides
 from flexckpt.pieces import Dim, Piece
@@ -9,7 +9,7 @@ MAX_PIECES = 4096  # into which one piece may fall
 
 
 def reshape_piece(piece: Piece, old: tuple[int, ...], new: tuple[int, ...]) -> list[Piece] | None:
-    """The pieces of a variable of shape ``new`` with the same elements in C order; None if too many."""
+    """The pieces in shape ``new`` of the same elements in C order; None if they are too many."""
     steps = c_strides(old)
     start = sum(i * s for i, s in zip(piece.dst, steps, strict=True))
     dims = [d._replace(dst_axis=0, dst_step=d.dst_step * steps[d.dst_axis]) for d in piece.dims]
@@ -83,7 +83,7 @@ def _cut_axis(piece: Piece, n: int) -> list[Piece] | None:
 
 
 def _in_line(piece: Piece, k: int, n: int) -> list[Piece]:
-    """Dim ``k``, of which a number of steps makes ``n``: what is before, in, and behind whole blocks."""
+    """A piece by its dim ``k``, whose steps divide ``n``: before, in, and behind whole blocks."""
     dim = piece.dims[k]
     per_block = n // dim.dst_step
     head = min((-(piece.dst[0] % n // dim.dst_step)) % per_block, dim.extent)

@@ -2,8 +2,8 @@
 # Copyright the paddle-on-torch authors
 """A routine: a statement without macros, as steps over numbered slots instead of names.
 
-All statements of one form (same attributes, as many names) share a routine. Temporaries are slots, so no
-name that a user can write reaches them.
+All statements of one form (same attributes, as many names) share a routine. Temporaries are slots,
+so no name that a user can write reaches them.
 """
 
 from collections.abc import Sequence
@@ -44,10 +44,11 @@ class Routine(NamedTuple):
         names = [*left, *right]
         for label in self.labels:
             names.append(label.text.format(*[names[i] for i in label.slots]))
-        lines = [
-            f"{', '.join(names[i] for i in s.left)} -> {', '.join(names[i] for i in s.right)}{s.note}"
-            for s in self.steps
-        ]
+
+        def listed(slots: Sequence[int]) -> str:
+            return ", ".join([names[i] for i in slots])
+
+        lines = [f"{listed(s.left)} -> {listed(s.right)}{s.note}" for s in self.steps]
         return list(dict.fromkeys(lines))  # ^T of one name in two places is one line
 
 

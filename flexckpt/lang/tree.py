@@ -81,7 +81,7 @@ class Statement(NamedTuple):
 
 
 class Text:
-    """The text of a program: one string, or a list of strings between which no statement runs on."""
+    """The text of a program: a string, or a list of strings over which no statement runs on."""
 
     def __init__(self, aoa: str | Sequence[str]) -> None:
         self.entries: tuple[str, ...] = (aoa,) if isinstance(aoa, str) else tuple(aoa)

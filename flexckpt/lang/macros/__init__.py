@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""From the form of a statement to its routine: ``^T`` here, every flag word in a file of its own."""
+"""From the form of a statement to its routine; every flag word has a file of its own."""
 
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ class Form(NamedTuple):
     """What all statements that share a routine have in common.
 
     Attributes:
-        left, right: which names carry ``^T``, one entry per name after expansion. On the right it only
-            comes about when a statement is turned around.
+        left, right: which names carry ``^T``, one entry per name after expansion. On the right it
+            only comes about when a statement is turned around.
         attributes: key, value, and the text of the value.
         axis: of the layout macros where the statement names none.
         parts: of a fused tensor in the source and in the destination.

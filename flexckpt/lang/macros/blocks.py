@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Tensors fused in a block per rank, ``[A_r | B_r | ...]``: fuse, take apart, lay out for other ranks.
+"""Tensors fused in a block per rank, ``[A_r | B_r | ...]``.
 
 Both ``fused_ffn`` and ``fused_qkv_old`` are of this kind.
 """

@@ -9,7 +9,7 @@ from flexckpt.errors import AoaError
 
 
 def heads_of(values: Mapping[str, Any], flag: str) -> tuple[int, int]:
-    """Heads of queries, and of keys and of values; ``num_key_value_groups`` is an old name of the latter."""
+    """Heads of queries, and of keys and values; the latter have an old name, too."""
     if "num_heads" not in values:
         raise AoaError("AOA103", f"{flag} needs num_heads=")
     queries = int(values["num_heads"])

@@ -22,8 +22,8 @@ def build(
     if (len(left), len(right)) not in ((3, 1), (1, 3)):
         raise AoaError(
             "AOA203",
-            f"fused_qkv is 'q, k, v -> f' or 'f -> q, k, v', not {len(left)} to {len(right)}; a fused tensor "
-            f"that stays fused needs no statement",
+            f"fused_qkv is 'q, k, v -> f' or 'f -> q, k, v', not {len(left)} to {len(right)}; a "
+            f"fused tensor that stays fused needs no statement",
         )
     heads, groups = heads_of(values, "fused_qkv")
     axis = values.get("axis", axis)

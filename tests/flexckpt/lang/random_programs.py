@@ -42,10 +42,7 @@ def examples(draw: st.DrawFn) -> Example:
     example = Example(source, final=dict(source))
     for _ in range(draw(st.integers(0, 8))):
         name = draw(st.sampled_from(sorted(example.final)))
-        operations = [
-            _split, _concat, _permute, _transpose, _stack, _unstack, _reshape, _pad, _unpad, _copy, _rename,
-        ]  # fmt: skip
-        draw(st.sampled_from(operations))(draw, example, name)
+        draw(st.sampled_from(_OPERATIONS))(draw, example, name)
     return example
 
 
@@ -202,3 +199,18 @@ def _copy(draw: st.DrawFn, example: Example, name: str) -> None:
 def _rename(draw: st.DrawFn, example: Example, name: str) -> None:
     array, new = example.final[name], _new(example)
     _step(example, [name], f"{name} -> {new}", {new: array})
+
+
+_OPERATIONS = (
+    _split,
+    _concat,
+    _permute,
+    _transpose,
+    _stack,
+    _unstack,
+    _reshape,
+    _pad,
+    _unpad,
+    _copy,
+    _rename,
+)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Cases that Paddle's engine and NumPy agree on (cases.json): values, errors, expansions, round trips."""
+"""Cases that Paddle's engine and NumPy agree on (cases.json), whole, cut, and back again."""
 
 import json
 from collections import Counter
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def _cut(shape: tuple[int, ...], axis: int, parts: int) -> tuple[Any, ...]:
     """Boxes of about equal lengths on one axis; some may be empty."""
     bounds = [round(i * shape[axis] / parts) for i in range(parts + 1)]
     boxes = []
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in pairwise(bounds):
         offset = tuple(a if k == axis else 0 for k in range(len(shape)))
         boxes.append((offset, (*shape[:axis], b - a, *shape[axis + 1 :])))
     return tuple(boxes)
@@ -96,7 +97,7 @@ def test_values_cut_for_several_ranks(name: str, parts: int) -> None:
     whole = _whole(case)
     source = {key: t.to(torch.float64).numpy() for key, t in _tensors(case).items()}
     dest = case["dest"] and _specs(case, "dest")
-    # The shards of the destination are part of what fused_ffn means, so they stay; boxes are asked for.
+    # The shards of the destination are part of what fused_ffn means, so they stay.
     program = compile_program(
         case["statements"],
         _specs(case, "source"),

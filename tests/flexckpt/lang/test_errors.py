@@ -207,8 +207,8 @@ def test_the_place_counts_lines_over_a_list() -> None:
 def test_the_expanded_form_is_told() -> None:
     source = {f"l.{i}.{n}": TensorSpec((2, 2 + i), _F32) for i in range(2) for n in "gu"}
     source["l.1.u"] = TensorSpec((2, 5), _F32)
+    aoa = "l.$LAYER_ID.g, l.$LAYER_ID.u -> m.$LAYER_ID.f, fused_ffn"
     with pytest.raises(AoaError) as caught:
-        aoa = "l.$LAYER_ID.g, l.$LAYER_ID.u -> m.$LAYER_ID.f, fused_ffn"
         compile_program(aoa, source, None)
     assert caught.value.code == "AOA302"
     assert caught.value.expanded is not None
@@ -230,8 +230,8 @@ def test_dtypes_must_fit() -> None:
     with pytest.raises(AoaError, match="is bfloat16 in the destination") as caught:
         compile_program("a -> b", source, {"b": TensorSpec((2,), _BF16)})
     assert caught.value.code == "AOA303"
+    aoa = "a -> b, dtype='bfloat16'"
     with pytest.raises(AoaError) as caught:  # no part of a name is enough
-        aoa = "a -> b, dtype='bfloat16'"
         compile_program(aoa, source, {"b": TensorSpec((2,), torch.float16)})
     assert caught.value.code == "AOA303"
     compile_program("a -> b", source, {"b": TensorSpec((2,), None)})

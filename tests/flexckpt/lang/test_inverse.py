@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The inverse: from evaluated pieces where all tensors are described, else statement by statement."""
+"""The inverse: from evaluated pieces if all tensors are described, else by statements."""
 
 from collections.abc import Mapping
 
@@ -152,8 +152,8 @@ def test_missing_and_unexpected_change_sides() -> None:
     with pytest.raises(AoaError, match="b of the destination") as caught:
         compile_program("a -> x", specs(model), specs(source), reverse=True)
     assert caught.value.code == "AOA306"
+    rules = {"missing": "ignore"}
     with pytest.raises(AoaError, match="y of the source") as caught:
-        rules = {"missing": "ignore"}
         compile_program("a -> x", specs(model), specs(source), reverse=True, strict=rules)
     assert caught.value.code == "AOA308"
     back = compile_program("a -> x", specs(model), specs(source), reverse=True, strict=False)

@@ -3,7 +3,9 @@
 """Random programs: the same values as NumPy, whole and in shards, and back again."""
 
 import pickle
-from itertools import product
+from collections.abc import Mapping
+from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,16 +40,22 @@ def test_transform_and_back(example: Example) -> None:
     assert there.keys() == example.final.keys()
     for name, want in example.final.items():
         assert torch.equal(there[name], torch.from_numpy(want.copy())), (name, example.lines)
-    try:
-        back = flexckpt.transform(there, example.lines, specs(example.source), reverse=True)
-    except AoaError as error:
-        assert error.code in ("AOA306", "AOA401")
-        assert not example.lossless, example.lines
-        return
-    assert back.keys() == example.source.keys()
+    back = _back(there, example)
     if example.lossless:
+        assert back is not None, example.lines
+        assert back.keys() == example.source.keys()
         for name, array in example.source.items():
             assert torch.equal(back[name], torch.from_numpy(array)), (name, example.lines)
+
+
+def _back(there: Mapping[str, torch.Tensor], example: Example) -> Mapping[str, Any] | None:
+    """The source again, or None if the program has no inverse."""
+    try:
+        return flexckpt.transform(there, example.lines, specs(example.source), reverse=True)
+    except AoaError as error:
+        if error.code in ("AOA306", "AOA401"):
+            return None
+        raise
 
 
 @_PROPERTY
@@ -60,7 +68,7 @@ def test_shards(example: Example, parts: int, axis: int) -> None:
             k = axis % array.ndim
             bounds = np.linspace(0, array.shape[k], parts + 1).astype(int)
             boxes = []
-            for a, b in zip(bounds, bounds[1:], strict=False):
+            for a, b in pairwise(bounds):
                 offset = [0] * array.ndim
                 shape = list(array.shape)
                 offset[k], shape[k] = int(a), int(b - a)
