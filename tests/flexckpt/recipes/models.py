@@ -91,7 +91,12 @@ CONFIGS: dict[str, tuple[str, Any]] = {
     "gpt_oss": (
         "gpt_oss",
         lambda: transformers.GptOssConfig(
-            **_SHORT_HEADS, num_local_experts=11, num_experts_per_tok=2, sliding_window=4
+            **_SHORT_HEADS,
+            num_local_experts=11,
+            num_experts_per_tok=2,
+            sliding_window=16,
+            max_position_embeddings=64,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         ),
     ),
 }
