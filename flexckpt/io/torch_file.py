@@ -108,8 +108,6 @@ def _read(path: Path, offset: int, length: int | None, unknown: Unknown, allowed
         return _read_archive(read, offset, length, unknown, allowed)
     except FlexckptError as error:
         raise CheckpointError(error.code, f"{path}: {error.message}") from error.__cause__
-    except UnicodeDecodeError:
-        raise CheckpointError("CKP103", f"{path}: the name of an entry is not text") from None
     except OSError as error:
         raise CheckpointError("CKP103", f"{path} cannot be read: {error.strerror}") from None
     finally:

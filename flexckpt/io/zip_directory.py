@@ -54,12 +54,15 @@ def read_zip_directory(read: Read, length: int) -> dict[str, ZipEntry]:
     if count * _CENTRAL.size > size or start + size > length:
         raise damaged(f"a directory of {count} entries does not fit")
     every = sorted(_parse_directory(read(start, size), count), key=lambda entry: entry.header)
-    limits = [*(entry.header for entry in every[1:]), start]
     entries: dict[str, ZipEntry] = {}
-    for listed, limit in zip(every, limits, strict=True):
+    for number, listed in enumerate(every, 1):
+        limit = every[number].header if number < len(every) else start
         position = _after_local_header(read, listed, limit)
         _check_end(read, listed, position + listed.size, limit)
-        name = listed.name.decode("utf-8")
+        try:
+            name = listed.name.decode("utf-8")
+        except UnicodeDecodeError:
+            raise damaged(f"the name {listed.name[:50]!r} is not text") from None
         if name in entries:
             raise damaged(f"two entries are named {name!r}")
         entries[name] = ZipEntry(position, listed.size, listed.crc)
