@@ -85,7 +85,8 @@ def build_index(
         entries[key, state] = Entry(key, state, tensor.shape, tensor.dtype, shards)
     shallow = sorted(metadata.objects, key=lambda name: name.count("."))[:_MOST_OBJECTS]
     extra = {name: value for name in shallow for value in files.data_of(metadata.objects[name])}
-    index = SourceIndex(layout, path, files.paths, entries, extra)
+    # A global tensor is what `DTensor.full_tensor()` gives, however a mesh cuts it.
+    index = SourceIndex(layout, path, files.paths, entries, extra, single_device=True)
     index.resolve = _resolver(entries.values(), files.paths)
     return index
 

@@ -61,7 +61,6 @@ def read_index(path: Path) -> SourceIndex:
         index,
         entries=present_entries(stored, index.resolve),
         extra=extra | _common(path / COMMON),
-        single_device=True,
     )
 
 
