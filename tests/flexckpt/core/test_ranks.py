@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Saved by some number of ranks, loaded by another, held in other ways: the values are the same."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import flexckpt
+from flexckpt import Shard
+from tests.flexckpt.core.sharded import held, whole, wrong
+from tests.flexckpt.processes import run_ranks
+
+pytestmark = pytest.mark.dist
+SIZES = (1, 2, 3, 4)
+
+
+def save_all(folder: str) -> int:
+    """Save in both ways to hold tensors, with every option; the bytes that this rank wrote."""
+    size = dist.get_world_size()
+    first = flexckpt.save(held(0, filled=True), f"{folder}/{size}-0", extra={"size": size})
+    flexckpt.save(held(1, filled=True), f"{folder}/{size}-1", redundancy=True, async_=True).wait()
+    flexckpt.save(held(1, filled=True), f"{folder}/{size}-d", to="dcp")
+    flexckpt.save(held(0, filled=True), f"{folder}/{size}-w", aoa=[], to="flexckpt")
+    return first.stats.written
+
+
+def load_all(folder: str) -> list[str]:
+    """Load all checkpoints into both ways; what was wrong."""
+    bad = []
+    for number, name in enumerate(sorted(os.listdir(folder))):
+        for variant in (0, 1):
+            read_once = (number + variant) % 3 != 0
+            targets = held(variant, filled=False)
+            report = flexckpt.load(targets, f"{folder}/{name}", read_once=read_once)
+            bad += [f"{name} {variant} {read_once} {key}" for key in wrong(targets)]
+            if report.missing or report.unexpected or report.kept:
+                bad.append(f"{name}: {report}")
+    return bad
+
+
+def load_alone(folder: Path) -> list[str]:
+    """The same without torch.distributed."""
+    bad = []
+    for path in sorted(folder.iterdir()):
+        targets = {"plain": torch.zeros(4, 3).bfloat16(), "flat": torch.zeros(5, 7)}
+        flexckpt.load(targets, path, strict={"unexpected": "ignore"})
+        bad += [f"{path.name} {key}" for key in wrong(targets)]
+    return bad
+
+
+def test_any_number_of_ranks_to_any_other(tmp_path: Path) -> None:
+    for size in SIZES:
+        run_ranks(save_all, size, str(tmp_path))
+    for size in SIZES:
+        assert run_ranks(load_all, size, str(tmp_path)) == [[]] * size
+    assert load_alone(tmp_path) == []
+    for path in tmp_path.iterdir():
+        flexckpt.verify(path)
+    kept = [flexckpt.read_index(tmp_path / f"{size}-0").extra["size"] for size in SIZES]
+    assert kept == list(SIZES)
+
+
+def replicated(folder: str) -> tuple[int, int, int]:
+    """Bytes written, read, and received of tensors that every rank holds as a whole."""
+    state = {f"w{n}": torch.full((64, 16), float(n)) for n in range(12)}
+    saved = flexckpt.save(state, f"{folder}/ck")
+    targets = {name: torch.zeros(64, 16) for name in state}
+    report = flexckpt.load(targets, f"{folder}/ck")
+    assert all(torch.equal(targets[name], state[name]) for name in state)
+    return saved.stats.written, report.stats.read, report.stats.received
+
+
+def test_replicas_are_written_and_read_once(tmp_path: Path) -> None:
+    each = 64 * 16 * 4
+    assert run_ranks(replicated, 3, str(tmp_path)) == [(4 * each, 4 * each, 8 * each)] * 3
+
+
+def redundant(folder: str) -> tuple[int, int]:
+    """Every rank writes what it holds, and takes nothing from the other when it comes back."""
+    rank = dist.get_rank()
+    own = torch.full((8, 4), float(rank))
+    state = [Shard("w", own, (16, 4), (8 * rank, 0)), Shard("both", torch.ones(5), (5,), (0,))]
+    saved = flexckpt.save(state, f"{folder}/ck", redundancy=True)
+    index = flexckpt.read_index(f"{folder}/ck")
+    files = {s.file for s in index.entries["both", "weight"].shards}
+    assert files == {0, 1}
+    own.zero_()
+    report = flexckpt.load(state, f"{folder}/ck", read_once=False)
+    assert own.eq(rank).all()
+    return saved.stats.written, report.stats.received
+
+
+def test_redundant_shards_are_all_written(tmp_path: Path) -> None:
+    assert run_ranks(redundant, 2, str(tmp_path)) == [((32 + 5) * 4, 0)] * 2
+
+
+def frozen_and_leaf(folder: str) -> bool:
+    """Parameters that require a gradient are filled, also where another rank reads for this one."""
+    layer = torch.nn.Linear(6, 3)
+    flexckpt.save(dict(layer.named_parameters()), f"{folder}/ck")
+    other = torch.nn.Linear(6, 3)
+    torch.nn.init.zeros_(other.weight)
+    shards = [
+        Shard("weight", other.weight, (3, 6), (0, 0)),
+        Shard("bias", other.bias, (3,), (0,)),
+    ]
+    flexckpt.load(shards, f"{folder}/ck")
+    return torch.equal(other.weight, layer.weight) and other.weight.requires_grad
+
+
+def test_parameters_on_several_ranks(tmp_path: Path) -> None:
+    assert run_ranks(frozen_and_leaf, 2, str(tmp_path)) == [True, True]
+
+
+def some_ranks(folder: str) -> list[str] | str:
+    """Only ranks 1 and 2 of three save and load, in a group of theirs."""
+    group = dist.new_group([1, 2])
+    assert isinstance(group, dist.ProcessGroup) or dist.get_rank() == 0
+    if dist.get_rank() == 0:
+        try:
+            flexckpt.save({"w": torch.ones(2)}, f"{folder}/ck", group=group)
+        except flexckpt.FlexckptError as error:
+            return error.code
+        return "no error"
+    half = torch.full((2,), float(dist.get_rank()))
+    shard = Shard("w", half, (4,), (2 * dist.get_rank() - 2,))
+    flexckpt.save([shard], f"{folder}/ck", group=group)
+    target = {"w": torch.zeros(4)}
+    flexckpt.load(target, f"{folder}/ck", group=group, timeout=30)
+    return [str(int(n)) for n in target["w"]]
+
+
+def test_a_group_of_some_ranks(tmp_path: Path) -> None:
+    values = ["1", "1", "2", "2"]
+    assert run_ranks(some_ranks, 3, str(tmp_path)) == ["ARG101", values, values]
+
+
+def contradicting(folder: str, what: str) -> str:
+    rank = dist.get_rank()
+    values = {
+        "shape": [Shard("w", torch.ones(2), (4 + rank,), (2 * rank,))],
+        "dtype": [
+            Shard("w", torch.ones(2, dtype=[torch.float32, torch.int32][rank]), (4,), (2 * rank,))
+        ],
+        "gap": [Shard("w", torch.ones(1), (4,), (2 * rank,))],
+    }
+    try:
+        flexckpt.save(values[what], f"{folder}/ck")
+    except flexckpt.FlexckptError as error:
+        return error.code
+    return "saved"
+
+
+@pytest.mark.parametrize("what", ["shape", "dtype", "gap"])
+def test_ranks_that_contradict_one_another(tmp_path: Path, what: str) -> None:
+    assert run_ranks(contradicting, 2, str(tmp_path), what) == ["LAY105", "LAY105"]
+    assert not os.listdir(tmp_path)
+
+
+def test_the_reference_is_not_trivial() -> None:
+    assert not torch.equal(whole("rows"), whole("rows", salt=1))
+    assert wrong({"rows": torch.zeros(7, 5), "flat": whole("flat")}) == ["rows"]
