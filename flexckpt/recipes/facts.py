@@ -75,6 +75,11 @@ def _deepseek_dense(config: Fields) -> list[int]:
     return list(_layers(config)[: config.get("first_k_dense_replace") or 0])
 
 
+def _q_lora(config: Fields) -> int:
+    """Rows of the down projection of queries; 0 for models without one."""
+    return 0 if config.get("q_lora_rank", 1) is None else _int(config, "q_lora_rank")
+
+
 def _layers_but(dense: Callable[[Fields], list[int]]) -> Reader:
     return lambda config: [n for n in _layers(config) if n not in dense(config)]
 
@@ -101,7 +106,8 @@ FAMILIES: dict[str, dict[str, Reader]] = {
     "deepseek_v3": {
         "tied": _flag("tie_word_embeddings", False),
         "attention_bias": _never("attention_bias"),
-        "q_lora": lambda config: config.get("q_lora_rank", 1536) is not None,
+        "q_lora": _q_lora,
+        "kv_rows": lambda config: _int(config, "kv_lora_rank") + _int(config, "qk_rope_head_dim"),
         "layer": _ids("num_hidden_layers"),  # files hold further ones, for multi-token prediction
         "expert": _ids("n_routed_experts", "num_local_experts"),
         "dense_layer": _deepseek_dense,

@@ -213,6 +213,10 @@ def fused(source: Source) -> Tensors:
         attention = f"{layer}.self_attn"
         for kind in kinds(source, f"{attention}.k_proj"):
             put(out, f"{attention}.qkv_proj.{kind}", torch.cat(qkv(source, attention, kind)))
+        if source.has(f"{attention}.q_a_proj.weight"):
+            names = ("q_a_proj", "kv_a_proj_with_mqa")
+            down = [source.take(f"{attention}.{name}.weight") for name in names]
+            put(out, f"{attention}.fused_qkv_a_proj.weight", torch.cat(down))
         for part in ("mlp", "mlp.shared_experts"):
             for kind in kinds(source, f"{layer}.{part}.gate_proj"):
                 fc1 = gate_up(source, f"{layer}.{part}", kind)
