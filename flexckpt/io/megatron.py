@@ -23,13 +23,14 @@ from flexckpt.states import WEIGHT
 
 CONFIG = "metadata.json"
 COMMON = "common.pt"
+LATEST = "latest_checkpointed_iteration.txt"
 _LARGEST_CONFIG = 2**16
 _SETTINGS = {("argparse", "Namespace"): Plain, ("types", "SimpleNamespace"): Plain}
 
 
 def recognizes(path: Path) -> bool:
-    """Whether ``path`` is a folder whose ``metadata.json`` names a backend of megatron-core."""
-    return _config(path) is not None
+    """Whether ``path`` is such a folder, or the folder of a training run that has one."""
+    return _config(_latest(path)) is not None
 
 
 def read_index(path: Path) -> SourceIndex:
@@ -39,11 +40,15 @@ def read_index(path: Path) -> SourceIndex:
     not plain data are left out. The state of a distributed optimizer that was saved in the layout
     of its own buffers keeps the names of these.
 
+    Args:
+        path: the folder of an iteration, or the one of the run, of which the latest is read.
+
     Raises:
         CheckpointError: CKP101 if there is no such checkpoint, CKP109 if its backend is another one
             (zarr), CKP102 if a file is missing, CKP103 if one is damaged or truncated, CKP105 if
             the metadata ask for what is not data, CKP106 if they name a file outside of the folder.
     """
+    named, path = path, _latest(path)
     config = _config(path)
     if config is None:
         raise CheckpointError("CKP101", f"{path} holds no {CONFIG} of megatron-core")
@@ -59,9 +64,22 @@ def read_index(path: Path) -> SourceIndex:
     extra = {name: _single(value) for name, value in index.extra.items()}
     return replace(
         index,
+        path=named,
         entries=present_entries(stored, index.resolve),
         extra=extra | _common(path / COMMON),
     )
+
+
+def _latest(path: Path) -> Path:
+    """The folder of the latest iteration, if ``path`` is the folder of a training run."""
+    try:
+        with (path / LATEST).open("rb") as file:
+            text = file.read(64).decode("ascii").strip()
+    except (OSError, ValueError):
+        return path
+    if text == "release":
+        return path / text
+    return path / f"iter_{int(text):07d}" if text.isdigit() else path
 
 
 def _config(path: Path) -> dict[str, Any] | None:

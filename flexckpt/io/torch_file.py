@@ -24,7 +24,7 @@ from flexckpt.io.zip_directory import Read, ZipEntry, read_zip_directory
 
 __all__ = ["FileStorage", "FileTensor", "materialize", "read_torch_blob", "read_torch_file"]
 
-_LARGEST_PICKLE = 2**31
+_LARGEST_PICKLE = 2**29
 
 
 def read_torch_file(
@@ -135,7 +135,7 @@ def _read_archive(read: Read, base: int, length: int, unknown: Unknown, allowed:
     _check_byte_order(read, entries.get(root + "byteorder"))
     entry = entries[pickles[0]]
     if entry.size > _LARGEST_PICKLE:
-        raise CheckpointError("CKP109", "a pickle of more than 2 GiB is not read")
+        raise CheckpointError("CKP109", "a data.pkl of more than 512 MiB is not read")
     data = read(entry.position, entry.size)
     if entry.crc and crc32(data) != entry.crc:
         raise CheckpointError("CKP103", "the checksum of data.pkl does not match")

@@ -57,6 +57,17 @@ def test_settings(saved: Path) -> None:
     }
 
 
+def test_folder_of_a_run(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "iter_0000007").symlink_to(saved / "checkpoint")
+    latest = tmp_path / "latest_checkpointed_iteration.txt"
+    latest.write_text("7\n")
+    assert READER.recognizes(tmp_path)
+    assert len(read_index(tmp_path).entries) == len(read_index(saved / "checkpoint").entries)
+    for text in ("8", "../x", "", "\xff", "9" * 100):
+        latest.write_text(text, encoding="latin-1")
+        assert not READER.recognizes(tmp_path)
+
+
 def test_shards_are_not_counted_by_macros(saved: Path) -> None:
     index = read_index(saved / "checkpoint")
     name = "decoder.layers.0.mlp.linear_fc1.weight"
