@@ -73,8 +73,10 @@ def load_pretrained(
         reverse, strict, cast, layout, group, timeout: as in :func:`flexckpt.load`.
 
     Raises:
-        FlexckptError: INT102 if a tensor of the model has no memory, or as :func:`flexckpt.load`.
+        FlexckptError: INT102 if a tensor of the model has no memory, ARG101 for ``reverse`` without
+            ``aoa``, or as :func:`flexckpt.load`.
     """
+    _check_reverse(aoa, reverse)
     targets, tied = tensors_of(model)
     for name, tensor in targets.items():
         if tensor.is_meta:
@@ -129,9 +131,10 @@ def save_pretrained(
         group, timeout: as in :func:`flexckpt.save`.
 
     Raises:
-        FlexckptError: ARG101 without a configuration, or as :func:`flexckpt.convert` and
-            :func:`flexckpt.save`.
+        FlexckptError: ARG101 without a configuration or for ``reverse`` without ``aoa``, or as
+            :func:`flexckpt.convert` and :func:`flexckpt.save`.
     """
+    _check_reverse(aoa, reverse)
     generation = None
     if isinstance(source, torch.nn.Module):
         model = source
@@ -161,6 +164,13 @@ def save_pretrained(
         with comm.together("writing the configuration"):
             if shared.leads:
                 _complete(shared.partial, weights, config, (generation, tokenizer))
+
+
+def _check_reverse(aoa: object, reverse: bool) -> None:
+    if reverse and aoa is None:
+        raise FlexckptError(
+            "ARG101", "reverse=True wants the mapping that is to be inverted as aoa"
+        )
 
 
 def tensors_of(model: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

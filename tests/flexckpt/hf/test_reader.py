@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file, save_model
 from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
 
+import flexckpt
 from flexckpt.errors import CheckpointError
 from flexckpt.io.huggingface import READER, read_index
 from flexckpt.io.safetensors_file import DTYPES
@@ -192,3 +193,16 @@ def test_a_real_distributed_checkpoint(tmp_path):
 def test_parts_that_lie_nowhere(tmp_path, info):
     save_file({"w": torch.ones(2, 2)}, tmp_path / "x.safetensors", {"DCP_SHARDING_INFO": info})
     assert code_of(tmp_path) == "CKP103"
+
+
+def test_every_dtype_is_loaded_converted_and_saved(tmp_path):
+    tensors = {str(d): any_tensor((3, 5), d, k) for k, d in enumerate(INTERCHANGED)}
+    tensors |= {"scalar": torch.tensor(2.5), "none": torch.zeros(0, 3, dtype=torch.int16)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    flexckpt.convert(tmp_path, tmp_path.with_name("converted"), shard_size=100)
+    flexckpt.save(tensors, tmp_path.with_name("saved"), to="hf", shard_size=100)
+    for name in (tmp_path.name, "converted", "saved"):
+        targets = {key: torch.empty_like(tensor) for key, tensor in tensors.items()}
+        flexckpt.load(targets, tmp_path.with_name(name))
+        for key, tensor in tensors.items():
+            assert bits(targets[key]) == bits(tensor), key

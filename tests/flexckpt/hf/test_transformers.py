@@ -139,6 +139,12 @@ class TestStrict:
         wanted = files_of("llama")["lm_head.weight"].bfloat16()
         assert torch.equal(model.lm_head.weight, wanted)
 
+    def test_nothing_to_reverse(self, tmp_path):
+        save_file(files_of("llama"), tmp_path / "model.safetensors")
+        assert code_of(empty_model("llama"), tmp_path, reverse=True) == "ARG101"
+        with pytest.raises(FlexckptError, match="ARG101"):
+            save_pretrained(make_model("llama"), tmp_path / "out", reverse=True)
+
     def test_a_model_without_memory(self, tmp_path):
         save_file(files_of("llama"), tmp_path / "model.safetensors")
         with torch.device("meta"):
