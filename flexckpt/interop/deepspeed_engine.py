@@ -126,21 +126,26 @@ def _key(engine: Any, parameter: torch.Tensor) -> str:
     return name
 
 
-def _straddling(
-    engine: Any, parameters: Sequence[torch.Tensor], offsets: Iterable[int], low: int, size: int
-) -> list[Fragment]:
-    """What the elements ``[low, low + size)`` of a flat vector are of the parameters in it."""
-    found = []
+def _flat(
+    engine: Any,
+    group: int,
+    tensor: torch.Tensor,
+    parameters: Sequence[torch.Tensor],
+    offsets: Iterable[int],
+    low: int,
+) -> Owner:
+    """The owner that has a flat vector of parameters from element ``low`` on."""
+    fragments, high = [], low + tensor.numel()
     for parameter, offset in zip(parameters, offsets, strict=False):
-        first, last = max(offset, low), min(offset + parameter.numel(), low + size)
+        first, last = max(offset, low), min(offset + parameter.numel(), high)
         if first < last:
-            shape = tuple(parameter.shape)
-            key = _key(engine, parameter)
-            found.append(Fragment(key, shape, first - offset, last - offset, first - low))
-    return found
+            key, shape = _key(engine, parameter), tuple(parameter.shape)
+            fragments.append(Fragment(key, shape, first - offset, last - offset, first - low))
+    return Owner(tensor, fragments, [_key(engine, p) for p in parameters], group)
 
 
 def _behind_one_another(parameters: Iterable[torch.Tensor]) -> Iterator[int]:
+    """Offsets in a vector without gaps, and its length."""
     return accumulate((p.numel() for p in parameters), initial=0)
 
 
@@ -150,8 +155,7 @@ def _zero12(engine: Any, optimizer: Any) -> View:
         parameters = optimizer.round_robin_bit16_groups[group]
         offsets = optimizer.round_robin_bit16_offsets[group]
         low = dist.get_rank(optimizer.real_dp_process_group[group]) * tensor.numel()
-        fragments = _straddling(engine, parameters, offsets, low, tensor.numel())
-        owners.append(Owner(tensor, fragments, [_key(engine, p) for p in parameters], group))
+        owners.append(_flat(engine, group, tensor, parameters, offsets, low))
     trained = [p for group in optimizer.round_robin_bit16_groups for p in group]
     model = _whole_parameters(engine, trained)
     model = model if _is_16_bit(trained) else []
@@ -164,8 +168,7 @@ def _bf16(engine: Any, optimizer: Any) -> View:
         parameters = optimizer.bf16_groups[group]
         low = dist.get_rank(optimizer.real_dp_process_group[group]) * tensor.numel()
         offsets = _behind_one_another(parameters)
-        fragments = _straddling(engine, parameters, offsets, low, tensor.numel())
-        owners.append(Owner(tensor, fragments, [_key(engine, p) for p in parameters], group))
+        owners.append(_flat(engine, group, tensor, parameters, offsets, low))
     trained = [p for group in optimizer.bf16_groups for p in group]
     model = _whole_parameters(engine, trained)
     return View(optimizer.optimizer, owners, optimizer.update_lp_params, _others(engine), model)
@@ -177,8 +180,7 @@ def _fused(engine: Any, optimizer: Any) -> View:
     for group, tensor in enumerate(optimizer.fp32_groups_flat):
         parameters = optimizer.fp16_groups[group]
         offsets = _behind_one_another(parameters)
-        fragments = _straddling(engine, parameters, offsets, 0, tensor.numel())
-        owners.append(Owner(tensor, fragments, [_key(engine, p) for p in parameters], group))
+        owners.append(_flat(engine, group, tensor, parameters, offsets, 0))
 
     def refresh() -> None:
         for low, high in zip(optimizer.fp16_groups_flat, optimizer.fp32_groups_flat, strict=True):
@@ -239,6 +241,10 @@ def _zero3(engine: Any, optimizer: Any) -> View:
         fragments, at = [], 0
         for parameter in optimizer.fp16_groups[number]:
             piece = -(-parameter.ds_numel // ranks)
+            if parameter.ds_tensor.numel() != piece:
+                raise _unfit(
+                    "engines that cut parameters over a part of the ranks are not supported"
+                )
             start, stop = _piece(parameter.ds_numel, piece, rank)
             if start < stop:
                 key, shape = _key(engine, parameter), tuple(parameter.ds_shape)

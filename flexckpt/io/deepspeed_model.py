@@ -67,7 +67,7 @@ def add_frozen_parts(entries: Entries, ranks: Ranks, stage: Sequence[int], rules
             shape = shapes[local][name]
             piece, cuts = even_piece(prod(shape), ranks.dp_size)
             for dp, span in enumerate(cuts):
-                path, states = ranks.model_files[dp, mp], ranks.models[dp, mp]
+                path, states = ranks.model_files[dp, mp], ranks.model(dp, mp)
                 tensor = field(states, path, "frozen_param_fragments", name, kind=FileTensor)
                 if tensor.shape not in ((piece,), (span[1] - span[0],)):
                     what = f"the part of {name!r} has shape {tensor.shape}, not ({piece},)"

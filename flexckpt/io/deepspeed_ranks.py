@@ -2,7 +2,6 @@
 # Copyright the paddle-on-torch authors
 """The ranks of a DeepSpeed checkpoint: every file that should be there is, and none besides."""
 
-from pathlib import Path
 from typing import Any
 
 from flexckpt.errors import CheckpointError
@@ -26,7 +25,7 @@ class Ranks:
     Attributes:
         by_parameter: ZeRO-3, where each rank has its own model states.
         model_files: files of the model states; ``dp`` is 0 but in ZeRO-3.
-        models: their contents.
+        first: model states of the first rank.
         dp_size, mp_size: numbers of ranks.
         stages: mp ranks of each stage of the pipeline.
 
@@ -43,32 +42,42 @@ class Ranks:
         if (0, 0) not in self.model_files:
             name = "zero_pp_rank_0_mp_rank_00" if self.by_parameter else "mp_rank_00"
             raise CheckpointError("CKP102", f"{self.folder}: {name}_model_states.pt is missing")
-        self.models = {rank: _read_model(file) for rank, file in self.model_files.items()}
-        self.first = self.models[0, 0]
+        self._models: dict[Rank, dict[str, Any]] = {}
+        self.first = self.model(0, 0)
         self.dp_size, self.mp_size = self._count()
         self.stages = self._stages()
-        self._modules: dict[Rank, dict[str, FileTensor]] = {}
+        self._modules: dict[int, dict[str, FileTensor]] = {}
+
+    def model(self, dp: int, mp: int) -> dict[str, Any]:
+        """The model states of a rank. In ZeRO-3 all have the same but frozen parts: read few."""
+        if (dp, mp) not in self._models:
+            path = self.model_files[dp, mp]
+            states = read_states(path)
+            if "buffer_names" not in states:
+                raise CheckpointError("CKP103", f"{path} does not hold the states of a model")
+            self._models[dp, mp] = states
+        return self._models[dp, mp]
 
     def shapes(self, mp: int) -> list[Shapes]:
         """Local shapes of the trained parameters by group."""
-        groups = self.models[0, mp].get("param_shapes")
+        groups = self.model(0, mp).get("param_shapes")
         return [] if groups is None else read_shapes(groups, self.model_files[0, mp])
 
     def frozen_shapes(self, mp: int) -> Shapes:
         """Local shapes of the frozen parameters, where they are cut (ZeRO-3)."""
-        groups = self.models[0, mp].get("frozen_param_shapes") or {}
+        groups = self.model(0, mp).get("frozen_param_shapes") or {}
         return merged(read_shapes(groups, self.model_files[0, mp]))
 
     def module(self, mp: int) -> dict[str, FileTensor]:
         """The state dict of the model of an mp rank; in ZeRO-3 its parameters are empty."""
-        if (0, mp) not in self._modules:
-            self._modules[0, mp] = dict(tensors(self.models[0, mp].get("module")))
-        return self._modules[0, mp]
+        if mp not in self._modules:
+            self._modules[mp] = dict(tensors(self.model(0, mp).get("module")))
+        return self._modules[mp]
 
     def _count(self) -> tuple[int, int]:
-        mp_size = 1 + max(mp for _, mp in self.models)
+        mp_size = 1 + max(mp for _, mp in self.model_files)
         dp_size = self._dp_size()
-        if mp_size * dp_size > 16 * (len(self.models) + len(self.parts)):
+        if mp_size * dp_size > 16 * (len(self.model_files) + len(self.parts)):
             raise CheckpointError(
                 "CKP102",
                 f"{self.folder}: of {dp_size} x {mp_size} ranks there are only a few files",
@@ -79,7 +88,7 @@ class Ranks:
             self._compare(wanted, set(self.parts), "optimizer states")
         dp_ranks = range(dp_size if self.by_parameter else 1)
         wanted = {(dp, mp) for dp in dp_ranks for mp in mp_ranks}
-        self._compare(wanted, set(self.models), "model states")
+        self._compare(wanted, set(self.model_files), "model states")
         return dp_size, mp_size
 
     def _dp_size(self) -> int:
@@ -92,7 +101,7 @@ class Ranks:
             )
         if counts:
             return counts.pop()
-        return 1 + max(dp for dp, _ in self.models)
+        return 1 + max(dp for dp, _ in self.model_files)
 
     def _compare(self, wanted: set[Rank], found: set[Rank], kind: str) -> None:
         for dp, mp in sorted(wanted - found)[:1]:
@@ -116,13 +125,6 @@ class Ranks:
             )
         width = self.mp_size // stages
         return [list(range(k * width, (k + 1) * width)) for k in range(stages)]
-
-
-def _read_model(path: Path) -> dict[str, Any]:
-    states = read_states(path)
-    if "buffer_names" not in states:
-        raise CheckpointError("CKP103", f"{path} does not hold the states of a model")
-    return states
 
 
 def merged(groups: list[Shapes]) -> Shapes:

@@ -53,6 +53,9 @@ class Rules:
         self.vocabulary = _patterns(info, "vocabulary_parameter_patterns")
         self.unsupported = _patterns(info, "autotp_unsupported_parameter_patterns")
         self.vocabulary_size = info.get("original_vocab_size")
+        if not _counts([self.vocabulary_size or 0], 1):
+            what = f"original_vocab_size is {self.vocabulary_size!r}"
+            raise CheckpointError("CKP103", f"universal_checkpoint_info: {what}")
         self.widths = _table(info, "sub_param_shard_widths")
         self.subs = _sub_parameters(info)
         self.affine = _table(_table(info, "affine_map"), "params")
@@ -143,7 +146,7 @@ class Rules:
     def _without_padding(self, name: str, placement: Placement) -> Placement:
         """Drop the rows behind the end of the vocabulary."""
         rows = self.vocabulary_size
-        if not _matches(self.vocabulary, name) or type(rows) is not int:
+        if rows is None or not _matches(self.vocabulary, name):
             return placement
         shape = (min(rows, placement.shape[0]), *placement.shape[1:])
         ranks = []

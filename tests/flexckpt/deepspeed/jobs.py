@@ -25,13 +25,14 @@ SAVED, LAST = 2, 5  # a checkpoint is made after two steps of five
 
 
 class Run(NamedTuple):
-    """A training run: stage of ZeRO, dtypes, optimizer, groups of parameters, settings of ZeRO."""
+    """A training run: stage of ZeRO, dtypes, optimizer, groups of parameters, settings."""
 
     stage: int
     dtype: str = "fp32"
     optimizer: str = "adamw"
     groups: int = 2
     zero: tuple[tuple[str, Any], ...] = ()
+    empty: bool = False  # a parameter without elements, which DeepSpeed cannot have in ZeRO-3
 
 
 ALIGNED = (("parameter_alignment", True), ("round_robin_gradients", True))
@@ -45,6 +46,7 @@ RUNS: dict[str, Run] = {
     "bf16_optimizer": Run(1, "bf16_fp32grad"),
     "zero2_aligned": Run(2, "bf16", zero=ALIGNED),
     "zero3_small_groups": Run(3, "fp16", zero=(("sub_group_size", 40),)),
+    "zero2_empty": Run(2, "bf16", empty=True),
     "zero2_sgd": Run(2, optimizer="sgd"),
     "zero1_one_group": Run(1, groups=1),
 }
@@ -53,9 +55,9 @@ CONVERTED = ("zero3_bf16", "zero1_one_group")  # those that flexckpt makes unive
 
 
 class Net(nn.Module):
-    """Odd sizes, a single element, a tied head, frozen parameters, and buffers of all kinds."""
+    """Odd sizes, one element, a tied head, frozen parameters, and buffers of all kinds."""
 
-    def __init__(self) -> None:
+    def __init__(self, empty: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(13, 7)
         self.frozen = nn.Linear(7, 7)
@@ -63,6 +65,8 @@ class Net(nn.Module):
         self.norm = nn.LayerNorm(5)
         self.down = nn.Linear(5, 7)
         self.gain = nn.Parameter(torch.ones(1))
+        if empty:
+            self.nothing = nn.Parameter(torch.zeros(0, 3))
         self.head = nn.Linear(7, 13, bias=False)
         self.head.weight = self.embed.weight
         self.register_buffer("scale", torch.tensor(0.5))
@@ -116,7 +120,7 @@ def make_engine(run: Run, seed: int = 0, universal: bool = False) -> Any:
     settings = config(run, dist.get_world_size(), universal)
     init = deepspeed.zero.Init if run.stage == 3 else contextlib.nullcontext
     with init(**({"config_dict_or_path": settings} if run.stage == 3 else {})):
-        model = Net()
+        model = Net(run.empty)
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     norms = [n for n in trained if "norm" in n and run.groups == 2]
     groups = [{"params": [p for n, p in trained.items() if n not in norms], "weight_decay": 0.1}]

@@ -69,6 +69,34 @@ def test_the_tag_may_be_named(name: str) -> None:
     assert not READER_UNIVERSAL.recognizes(root)
 
 
+def test_stages_of_a_pipeline(tmp_path: Path) -> None:
+    """Each stage has other parameters; their weights lie in the partitions only."""
+    wholes = {name: torch.randn(2, 3) for name in ("0.w", "1.w")}
+    for stage, (name, tensor) in enumerate(wholes.items()):
+        states = {
+            "module": None,
+            "buffer_names": [],
+            "param_shapes": [{name: (2, 3)}],
+            "checkpoint_parallel_dimensions": {"pp_degree": 2, "tp_degree": 1},
+        }
+        optimizer = {
+            "single_partition_of_fp32_groups": [tensor.flatten()],
+            "base_optimizer_state": {"state": {0: {"step": 5, "exp_avg": 2 * tensor.flatten()}}},
+            "partition_count": [1],
+        }
+        file = f"mp_rank_0{stage}_model_states.pt"
+        torch.save(states, tmp_path / file)
+        file = f"zero_pp_rank_0_mp_rank_0{stage}_optim_states.pt"
+        torch.save({"optimizer_state_dict": optimizer}, tmp_path / file)
+    index = READER_ZERO.read_index(tmp_path)
+    weights, moments = gather(index, "weight"), gather(index, "exp_avg")
+    assert weights.keys() == moments.keys() == wholes.keys()
+    for name, tensor in wholes.items():
+        assert torch.equal(weights[name], tensor)
+        assert torch.equal(moments[name], 2 * tensor)
+    assert index.extra["optimizer_numbers"] == {"step": 5}
+
+
 @pytest.mark.parametrize("stage", [1, 3])
 def test_tensor_parallel_ranks(stage: int) -> None:
     """DeepSpeed's converter puts the same parts together, by the same rules."""
