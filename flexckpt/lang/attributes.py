@@ -9,7 +9,7 @@ from functools import lru_cache
 from flexckpt.lang.tree import Attribute, Misplaced, Name, Value
 
 MAX_COUNT = 65536  # of names, heads or parts that one statement may ask for
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+DTYPES = ("float16", "bfloat16", "float32")
 
 _LIST = re.compile(r"\s*[\[(]\s*((?:-?\d{1,18}\s*,\s*)*(?:-?\d{1,18}\s*)?)[\])]\s*", re.ASCII)
 

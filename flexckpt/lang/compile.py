@@ -361,7 +361,7 @@ class _Run:
         message = error.message
         if error.code == "AOA301":
             name = message.split(" ", 1)[0]
-            close = get_close_matches(name, list(self._source)[:20000], 1)
+            close = get_close_matches(name, list(self._source)[:5000], 1)
             if close:
                 message += f"; did you mean {close[0]}?"
         expanded = None

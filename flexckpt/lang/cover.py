@@ -4,8 +4,11 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import gcd
 
 from flexckpt.pieces import Piece
+
+_MANY = 1 << 20  # indices that are looked at one by one
 
 Indices = range | frozenset[int]
 
@@ -29,7 +32,7 @@ def indices(piece: Piece, axis: int) -> Indices:
 
 
 def disjoint(pieces: Sequence[Piece]) -> bool:
-    """Whether no element of the destination is in two pieces."""
+    """Whether no element is in two pieces; False, too, where that takes long to tell."""
     return len(pieces) < 2 or _disjoint(pieces, 0)
 
 
@@ -53,6 +56,8 @@ def _apart(groups: dict[Indices, list[Piece]]) -> list[list[Piece]]:
         sets: set[tuple[int, ...]] = {
             tuple([i for i, k in enumerate(keys) if low in k]) for low in bounds
         }
+    elif sum(map(len, keys)) > _MANY:
+        return [[p for members in groups.values() for p in members]]
     else:
         owners: dict[int, list[int]] = {}
         for i, key in enumerate(keys):
@@ -66,13 +71,22 @@ def common(a: Piece, b: Piece) -> int:
     """How many elements of the destination two pieces share."""
     count = 1
     for axis in range(len(a.dst)):
-        x, y = indices(a, axis), indices(b, axis)
-        if isinstance(x, range) and isinstance(y, range) and x.step == y.step == 1:
-            count *= max(0, min(x.stop, y.stop) - max(x.start, y.start))
-        elif x != y:
-            count *= len(set(x) & set(y))
-        else:
-            count *= len(x)
+        count *= _shared(indices(a, axis), indices(b, axis))
         if not count:
             return 0
     return count
+
+
+def _shared(x: Indices, y: Indices) -> int:
+    if not isinstance(x, range) or not isinstance(y, range):
+        return len(set(x) & set(y))
+    low, high = max(x.start, y.start), min(x[-1], y[-1])
+    divisor = gcd(x.step, y.step)
+    if low > high or (y.start - x.start) % divisor:
+        return 0
+    step = x.step // divisor * y.step
+    # x.start + k * x.step is in y for one k below y.step / divisor.
+    k = (y.start - x.start) // divisor * pow(x.step // divisor, -1, y.step // divisor)
+    first = x.start + k % (y.step // divisor) * x.step
+    first += max(0, -((first - low) // step)) * step
+    return 0 if first > high else (high - first) // step + 1

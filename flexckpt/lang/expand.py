@@ -5,6 +5,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from flexckpt.lang.attributes import MAX_COUNT
 from flexckpt.lang.names import (
     LAYER_OFFSET,
     PLACEHOLDERS,
@@ -223,6 +224,9 @@ def _arrays(names: Sequence[Name]) -> list[Name]:
             continue
         for i in range(*name.array):
             out.append(name._replace(text=f"{name.text}_{i}{name.suffix}", array=None, suffix=""))
+        if len(out) > MAX_COUNT:
+            message = f"a statement has at most {MAX_COUNT} names on a side"
+            raise Misplaced("AOA104", message, name.span)
     return out
 
 

@@ -7,6 +7,7 @@ from math import lcm
 from typing import Any
 
 from flexckpt.errors import AoaError
+from flexckpt.lang.attributes import MAX_COUNT
 from flexckpt.lang.macros.blocks import build_blocks
 from flexckpt.lang.routine import Builder
 
@@ -26,5 +27,8 @@ def build(
             f"fused_ffn is 'g, u -> f', 'f -> g, u' or 'f -> f', not {len(left)} to {len(right)}",
         )
     n = lcm(*parts)
+    if n > MAX_COUNT:
+        message = f"fused_ffn: {parts[0]} and {parts[1]} parts have more than {MAX_COUNT} in common"
+        raise AoaError("AOA203", message)
     axis = values.get("axis", axis)
     build_blocks(builder, "fused_ffn", left, right, axis, (("GATE", n), ("UP", n)), parts)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flexckpt.errors import AoaError
 from flexckpt.lang import Program, compile_program, invert
@@ -195,6 +197,9 @@ def test_overlaps_are_counted() -> None:
         _piece((0, 2, 4, 4, 1), 12),
         _piece(3, 3),
         _piece(15, (0, 2, 8, 2, 3)),
+        _piece((1, 3, 5), (0, 5, 3)),
+        _piece((0, 8, 2), (2, 4, 4)),
+        _piece((1, 2, 7), (1, 8, 2)),
     ]
     for a in pieces:
         for b in pieces:
@@ -204,3 +209,12 @@ def test_overlaps_are_counted() -> None:
                 assert disjoint([a, b]) == (shared == 0)
     assert disjoint([pieces[i] for i in (0, 1, 3, 4, 8)])
     assert not disjoint([pieces[i] for i in (0, 1, 3, 4, 8, 7)])
+
+
+_PROGRESSION = st.tuples(st.integers(0, 9), st.integers(1, 7), st.integers(1, 6))
+
+
+@given(_PROGRESSION, _PROGRESSION)
+def test_overlaps_of_steps(a: tuple[int, int, int], b: tuple[int, int, int]) -> None:
+    first, second = (set(range(s, s + n * step, step)) for s, n, step in (a, b))
+    assert common(_piece(a), _piece(b)) == len(first & second)
