@@ -70,7 +70,7 @@ def write(settings: Settings, stage: int, folder: str) -> None:
 
 
 def resumes(settings: Settings, stage: int, folder: str) -> dict[str, Contender]:
-    """Engines at another world size; both are checked to hold the same values afterwards."""
+    """Engines at another world size; after a load and a step both must hold the same values."""
     from flexckpt.interop.deepspeed import load_into_engine
 
     source, layers = Path(folder), peer.layers_for(settings.size)
@@ -90,9 +90,10 @@ def resumes(settings: Settings, stage: int, folder: str) -> dict[str, Contender]
 
     ours = Contender(lambda: load_into_engine(engine, source))
     theirs = Contender(convert_and_load, remove_copy)
-    for contender in (ours, theirs):
+    for loaded, contender in ((engine, ours), (other, theirs)):
         contender.prepare()
         contender.call()
+        peer.train(loaded)
     want = peer.masters(other)
     for name, value in peer.masters(engine).items():
         if not torch.equal(value, want[name]):

@@ -44,10 +44,15 @@ def make_engine(layers: int, stage: int, universal: bool = False) -> Any:
 def train_and_save(layers: int, stage: int, folder: Path) -> None:
     """One step, so that the optimizer has state, and a checkpoint."""
     engine = make_engine(layers, stage)
+    train(engine)
+    engine.save_checkpoint(str(folder), tag=TAG)
+
+
+def train(engine: Any) -> None:
+    """One step, the same on all ranks."""
     inputs = torch.ones(1, WIDTH, dtype=torch.bfloat16)
     engine.backward(engine(inputs).float().square().mean())
     engine.step()
-    engine.save_checkpoint(str(folder), tag=TAG)
 
 
 def to_universal(folder: Path) -> Path:
