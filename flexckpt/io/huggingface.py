@@ -24,6 +24,7 @@ INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_NAME = f"model{INDEX_SUFFIX}"
 SINGLE_NAME = "model.safetensors"
 _OF = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
+_LONGEST = 512  # characters of a name in an index
 _PARTS = "DCP_SHARDING_INFO"  # metadata: name -> {"saved_offsets": [...]}
 
 
@@ -147,8 +148,10 @@ def _check_inside(path: Path, name: str) -> None:
     """
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     leaves = posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts
-    if leaves or "\0" in name or not posix.name:
-        raise CheckpointError("CKP106", f"{path} names {name[:200]!r}, outside of its folder")
+    if leaves or "\0" in name or not posix.name or len(name) > _LONGEST:
+        raise CheckpointError(
+            "CKP106", f"{path} names {name[:200]!r}, which no file in its folder can be"
+        )
 
 
 def _read_json(path: Path) -> Any:

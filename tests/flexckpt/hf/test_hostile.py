@@ -222,3 +222,23 @@ def test_any_bytes_are_refused_or_read(tmp_path, data):
     path.write_bytes(struct.pack("<Q", max(0, len(data) - 8)) + data)
     with contextlib.suppress(CheckpointError):
         read_header(path)
+
+
+@QUIET
+@given(
+    weight_map=st.dictionaries(st.text(max_size=5), st.text(max_size=9) | JSON, max_size=3) | JSON,
+    metadata=JSON,
+)
+def test_any_index_is_refused_or_read(tmp_path, weight_map, metadata):
+    raw_file(tmp_path / "x.safetensors", {"a": f32([1], 0, 4)}, bytes(4))
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": weight_map, "metadata": metadata}))
+    with contextlib.suppress(CheckpointError):
+        assert read_index(tmp_path).entries.keys() <= {("a", "weight")}
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 300, "x/" * 3000 + "x", "x.safetensors/x"])
+def test_index_with_names_that_no_file_has(tmp_path, name):
+    raw_file(tmp_path / "x.safetensors", {"a": f32([1], 0, 4)}, bytes(4))
+    write_weight_map(tmp_path, {"a": name})
+    assert refusal(tmp_path).code in ("CKP102", "CKP103", "CKP106")
