@@ -131,7 +131,7 @@ def _reversed(
             turn_or_raise(text, statement)
     if dest is not None:
         lenient = {**rules, "missing": "ignore", "unexpected": "ignore"}
-        forward = _Run(text, dest, source, lenient, axis, lenient=True)
+        forward = _Run(text, dest, source, lenient, axis, lenient=True, aim="source")
         try:
             forward.execute(statements)
         except AoaError as error:
@@ -193,8 +193,10 @@ class _Run:
         rules: Mapping[str, str],
         axis: int,
         lenient: bool = False,
+        aim: str = "destination",
     ) -> None:
         self._text = text
+        self._aim = aim  # what the user calls ``dest``
         self._source = source
         self._dest = dest
         self._rules = rules
@@ -319,13 +321,13 @@ class _Run:
         if variable.shape != shape:
             code = "AOA304"
             message = (
-                f"{name} has shape {shape} in the destination, but the program makes "
+                f"{name} has shape {shape} in the {self._aim}, but the program makes "
                 f"{variable.shape}"
             )
         elif variable.dtype != dtype:
             code = "AOA303"
             message = (
-                f"{name} is {dtype} in the destination, but the program makes {variable.dtype}; "
+                f"{name} is {dtype} in the {self._aim}, but the program makes {variable.dtype}; "
                 f"cast it with dtype='{dtype}'"
             )
         else:

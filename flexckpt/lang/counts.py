@@ -73,7 +73,7 @@ class Counter:
 
 
 def _whole(spec: TensorSpec) -> bool:
-    return spec.shards is None or len({offset for offset, _ in spec.shards}) <= 1
+    return spec.shards is None or len({tuple(offset) for offset, _ in spec.shards}) <= 1
 
 
 def _parts(name: str, key: str, spec: TensorSpec, axis: int) -> int:

@@ -44,7 +44,7 @@ class Engine:
         self._source = source
         kinds: dict[tuple[tuple[int, ...], Any], int] = {}
         self._kind = {
-            name: kinds.setdefault((spec.shape, spec.dtype), len(kinds))
+            name: kinds.setdefault((tuple(spec.shape), spec.dtype), len(kinds))
             for name, spec in source.items()
         }
         self._wholes = [_whole_of(shape, dtype) for shape, dtype in kinds]

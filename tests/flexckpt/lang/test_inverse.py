@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flexckpt.errors import AoaError
 from flexckpt.lang import Program, compile_program, invert
 from flexckpt.lang.cover import common, disjoint
+from flexckpt.model import TensorSpec
 from flexckpt.pieces import Dim, Piece
 from tests.flexckpt.lang.evaluate import evaluate, numbers, paint, spec, specs
 
@@ -218,3 +220,16 @@ _PROGRESSION = st.tuples(st.integers(0, 9), st.integers(1, 7), st.integers(1, 6)
 def test_overlaps_of_steps(a: tuple[int, int, int], b: tuple[int, int, int]) -> None:
     first, second = (set(range(s, s + n * step, step)) for s, n, step in (a, b))
     assert common(_piece(a), _piece(b)) == len(first & second)
+
+
+def test_a_source_that_the_program_does_not_make() -> None:
+    with pytest.raises(AoaError, match=r"x has shape \(2, 2\) in the source, but") as caught:
+        compile_program("a -> x", {"x": spec((2, 2))}, {"a": spec((4,))}, reverse=True)
+    assert caught.value.code == "AOA304"
+
+
+def test_shapes_may_be_lists() -> None:
+    source = {"a": TensorSpec([2, 2], torch.float32)}  # type: ignore[arg-type]
+    dest = {"b": TensorSpec([2, 2], torch.float32, [([0, 0], [2, 2])])}  # type: ignore[arg-type, list-item]
+    assert compile_program("a -> b", source, dest).outputs["b"].shape == (2, 2)
+    assert compile_program("a -> b, fused_ffn", source, dest).outputs["b"].shape == (2, 2)
