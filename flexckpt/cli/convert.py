@@ -5,7 +5,7 @@
 import argparse
 from typing import Any
 
-from flexckpt.cli.mapping import add_mapping, read_mapping
+from flexckpt.cli.mapping import add_mapping, mapping_of
 from flexckpt.cli.progress import shown_progress
 
 LAYOUTS = ("hf", "flexckpt", "dcp", "universal")
@@ -31,7 +31,9 @@ def add_to(commands: Any) -> None:
         "merge", help="whole tensors in Hugging Face files, under their own names"
     )
     _add_paths(merge)
-    merge.set_defaults(run=run, to="hf", aoa=None, reverse=False, layout="paddle", states=None)
+    merge.set_defaults(
+        run=run, to="hf", aoa=None, recipe=None, reverse=False, layout="paddle", states=None
+    )
 
 
 def _add_paths(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
         convert(
             options.source,
             options.target,
-            aoa=read_mapping(options.aoa),
+            aoa=mapping_of(options),
             to=options.to,
             shard_size=options.shard_size,
             reverse=options.reverse,

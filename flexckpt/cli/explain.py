@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from flexckpt.cli.mapping import add_mapping, read_mapping
+from flexckpt.cli.mapping import add_mapping, mapping_of
 
 
 def add_to(commands: Any) -> None:
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     explanation = explain(
         options.source,
         options.target,
-        aoa=read_mapping(options.aoa),
+        aoa=mapping_of(options),
         reverse=options.reverse,
         layout=options.layout,
     )

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from flexckpt.cli import codes, convert, explain, ls, verify
+from flexckpt.cli import codes, convert, explain, ls, recipes, verify
 from flexckpt.errors import FlexckptError
 
-COMMANDS = (ls, explain, convert, verify, codes)
+COMMANDS = (ls, explain, convert, verify, recipes, codes)
 
 SUCCESS, FAILURE, INTERRUPTED = 0, 1, 130
 

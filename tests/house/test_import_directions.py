@@ -61,10 +61,10 @@ ALLOWED = {
     "flashmask.validation": {"flashmask.plan_shape", "flashmask.sentences"},
     "flexckpt": {"flexckpt"},
     "flexckpt.__main__": {"flexckpt.cli"},
-    "flexckpt.api": {*ROOMS, *PARTS, "flexckpt.wording"},
+    "flexckpt.api": {*ROOMS, *PARTS, "flexckpt.wording", "xxhash"},
     "flexckpt.boxes": set(),
     "flexckpt.cli": {"flexckpt.api", *MODEL, "flexckpt.index", "flexckpt.io", "flexckpt.wording"}
-    | {"rich", "xxhash"},
+    | {"flexckpt.recipes", "rich"},
     "flexckpt.codes": set(),
     "flexckpt.collect": {*MODEL, "flexckpt.comm", "flexckpt.layout", "flexckpt.plan.targets"},
     "flexckpt.comm": {"flexckpt.errors"},
@@ -109,7 +109,6 @@ ALLOWED = {
     "flexckpt.states": set(),
     "flexckpt.testing": {*ROOMS, *PARTS, "flexckpt.api"},
     "flexckpt.transfer": {*MODEL, "flexckpt.comm", "flexckpt.execute", "flexckpt.plan"},
-    "flexckpt.transform": {*MODEL, "flexckpt.lang"},
     "flexckpt.wording": set(),
 }
 

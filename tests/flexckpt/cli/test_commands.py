@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import flexckpt
 from flexckpt.cli.main import main
 from tests.flexckpt.cli.checkpoints import AOA, mapped, state, write_folder
 from tests.house.project import ROOT
@@ -65,8 +66,6 @@ def test_ls_for_machines_has_every_tensor(folder, capsys):
 
 
 def test_ls_shows_states_together(tmp_path, capsys):
-    import flexckpt
-
     weight = {"w": torch.zeros(4, 4), "w@exp_avg": torch.zeros(4, 4), "w@step": torch.tensor(3.0)}
     flexckpt.save(weight, tmp_path / "saved").wait()
     assert run("ls", tmp_path / "saved") == 0
@@ -158,6 +157,12 @@ BAD = {
     "no checkpoint": ("ls", "{folder}/nowhere"),
     "no mapping": ("explain", "{folder}/hf", "--aoa", "{folder}/none.aoa"),
     "mapping is not text": ("explain", "{folder}/hf", "--aoa", "{folder}/binary.aoa"),
+    "no recipe": ("explain", "{folder}/hf", "--recipe", "none", "--config", "{folder}/good.json"),
+    "no config": ("explain", "{folder}/hf", "--recipe", "llama_fused"),
+    "config is not JSON": (
+        *("explain", "{folder}/hf", "--recipe", "llama_fused"),
+        *("--config", "{folder}/bad.aoa"),
+    ),
     "mapping does not fit": ("convert", "{folder}/hf", "{folder}/out", "--aoa", "{folder}/bad.aoa"),
     "bad size": ("convert", "{folder}/hf", "{folder}/out", "--shard-size", "lots"),
 }
@@ -167,6 +172,7 @@ BAD = {
 def test_an_error_is_one_message_and_writes_nothing(folder, capsys, name):
     (folder / "binary.aoa").write_bytes(b"a -> \xff")
     (folder / "bad.aoa").write_text("layers.0.norm.weight -> a\nnothing.here -> b\n")
+    (folder / "good.json").write_text("{}")
     before = {path.name for path in folder.iterdir()}
     assert run(*(word.format(folder=folder) for word in BAD[name])) == 1
     captured = capsys.readouterr()
@@ -174,6 +180,31 @@ def test_an_error_is_one_message_and_writes_nothing(folder, capsys, name):
     assert re.match(r"error: \[[A-Z]{3}\d{3}\] ", captured.err)
     assert "Traceback" not in captured.err
     assert {path.name for path in folder.iterdir()} == before
+
+
+def test_recipe_takes_the_config_beside_the_source(folder):
+    here = "model.layers.0."
+    sizes = {"self_attn.q": 8, "self_attn.k": 4, "self_attn.v": 4, "mlp.gate": 6, "mlp.up": 6}
+    state = {f"{here}{name}_proj.weight": torch.randn(n, 8) for name, n in sizes.items()}
+    write_folder(folder / "llama", state)
+    config = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    (folder / "llama" / "config.json").write_text(json.dumps(config))
+    assert run("convert", folder / "llama", folder / "out", "--recipe", "llama_fused") == 0
+    parts = {
+        "self_attn.qkv": ("self_attn.q", "self_attn.k", "self_attn.v"),
+        "mlp.gate_up": ("mlp.gate", "mlp.up"),
+    }
+    want = {
+        f"{here}{fused}_proj.weight": torch.cat([state[f"{here}{n}_proj.weight"] for n in names])
+        for fused, names in parts.items()
+    }
+    assert_equal(tensors_in(folder / "out"), want)
+
+
+def test_recipes_are_listed(capsys):
+    assert run("recipes") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == flexckpt.recipes.names()
 
 
 def test_error_in_a_mapping_shows_its_place(folder, capsys):
