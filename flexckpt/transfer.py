@@ -33,6 +33,7 @@ from flexckpt.plan.planner import Plan
 BATCH_BYTES = 256 << 20  # of the targets of a rank that are filled together
 MESSAGE_BYTES = 32 << 20  # of one message between two ranks
 ALIGNMENT = 16  # bytes, of every copy in a message
+_GOOD, _BAD = 0, 1  # the last byte of a message: whether the others are what was asked for
 
 Supplier = Callable[[int], int]  # shard of the plan -> the rank that reads or holds it
 
@@ -209,24 +210,28 @@ def _messages(
         for peer, asked in sends.items():
             if step < len(asked):
                 views, total = _layout(asked[step])
-                box = torch.empty(total, dtype=torch.uint8)
+                box = torch.empty(total + 1, dtype=torch.uint8)
+                box[total] = _GOOD
                 try:
                     for want, start in zip(asked[step], views, strict=True):
                         _slot(box, want, start).copy_(source.view(want))
                         if isinstance(source, FileSource):
                             stats.read += prod(want.extents) * _itemsize(want)
-                except (
-                    Exception
-                ) as error:  # the receiver waits: it gets garbage, and the news later
+                except Exception as error:  # the receiver waits: it gets garbage, and is told
                     failure = failure or error
+                    box[total] = _BAD
                 outgoing.append((peer, box))
                 stats.sent += total
-        boxes = [torch.empty(total, dtype=torch.uint8) for _, _, (_, total) in incoming]
+        boxes = [torch.empty(total + 1, dtype=torch.uint8) for _, _, (_, total) in incoming]
         comm.exchange(
             outgoing, [(peer, box) for (peer, _, _), box in zip(incoming, boxes, strict=True)]
         )
-        for (_, copies, (starts, total)), box in zip(incoming, boxes, strict=True):
+        for (peer, copies, (starts, total)), box in zip(incoming, boxes, strict=True):
             stats.received += total
+            if box[total] != _GOOD:
+                text = f"rank {peer} failed while supplying tensors to rank {comm.rank}"
+                failure = failure or TransferError("NET101", text)
+                continue
             if landed is None:
                 continue
             for copy, start in zip(copies, starts, strict=True):

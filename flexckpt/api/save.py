@@ -92,7 +92,8 @@ def save(
     if not mapped:
         shards = _shards_to_write(shards, comm, redundancy)
     if async_:
-        shards = snapshot(shards)
+        with comm.together("copying the tensors"):
+            shards = snapshot(shards)
 
     def steps() -> None:
         if mapped:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Damaged and hostile checkpoints of the own layout: an error, never wrong data, a crash, a hang."""
+"""Damaged and hostile checkpoints of the own layout: errors, never wrong data, a crash, a hang."""
 
 import json
 import os
