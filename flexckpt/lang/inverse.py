@@ -30,12 +30,12 @@ def invert(program: Program, source: Mapping[str, TensorSpec]) -> Program:
     for key, variable in program.outputs.items():
         for piece in variable.pieces:
             if piece.source is not None:
-                dtype = dtype_name(source[piece.source].dtype)
+                dtype = _said(source[piece.source])
                 back[piece.source].append(_turned(key, piece, dtype))
     lost: dict[str, list[Piece]] = {}
     for piece in program.lost:
         if piece.source is not None:
-            dtype = dtype_name(source[piece.source].dtype)
+            dtype = _said(source[piece.source])
             zeros = _turned("", piece, dtype)._replace(source=None, casts=())
             lost.setdefault(piece.source, []).append(zeros)
     outputs: dict[str, Variable] = {}
@@ -60,7 +60,8 @@ def invert(program: Program, source: Mapping[str, TensorSpec]) -> Program:
                 f"the program cannot be inverted: {name} has {numel} elements, of which only "
                 f"{sum(p.numel for p in pieces)} are in its results",
             )
-        outputs[name] = Variable(tuple(spec.shape), dtype_name(spec.dtype), pieces)
+        dtype = _said(spec) or _dtype_of(pieces, program.outputs)
+        outputs[name] = Variable(tuple(spec.shape), dtype, pieces)
     return Program(
         outputs,
         kept=program.dropped,
@@ -74,9 +75,24 @@ def invert(program: Program, source: Mapping[str, TensorSpec]) -> Program:
     )
 
 
+def _said(spec: TensorSpec) -> str:
+    """The dtype of a description; empty if it leaves it open."""
+    return "" if spec.dtype is None else dtype_name(spec.dtype)
+
+
+def _dtype_of(pieces: list[Piece], sources: Mapping[str, Variable]) -> str:
+    """The dtype of what is read."""
+    for piece in pieces:
+        if piece.source is not None:
+            return piece.casts[-1] if piece.casts else sources[piece.source].dtype
+    return ""
+
+
 def _turned(key: str, piece: Piece, dtype: str) -> Piece:
     """A piece read from its destination ``key`` into its source of ``dtype``."""
-    casts = (*piece.casts[-2::-1], dtype) if piece.casts else ()
+    casts = piece.casts[-2::-1]
+    if piece.casts and dtype:
+        casts = (*casts, dtype)
     return Piece(key, piece.dst, piece.src, _turned_dims(piece.dims), casts, 0.0)
 
 

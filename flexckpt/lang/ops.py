@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The operations of the language on variables: every one keeps pieces affine and tilings exact."""
+"""The operations of the language on variables: every one keeps pieces affine and tilings exact.
+
+A dtype that is not known, because a description leaves it open, is the empty string.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -24,7 +27,7 @@ def concat(operands: Sequence[Variable], axis: int) -> Variable:
     """The operands one after another on ``axis``; pieces that continue one another become one."""
     first = operands[0]
     axis = axis_of(axis, len(first.shape))
-    length = 0
+    length, dtype = 0, first.dtype
     for v in operands:
         if len(v.shape) != len(first.shape) or any(
             a != b for k, (a, b) in enumerate(zip(v.shape, first.shape, strict=True)) if k != axis
@@ -33,11 +36,12 @@ def concat(operands: Sequence[Variable], axis: int) -> Variable:
                 "AOA302",
                 f"tensors of shapes {first.shape} and {v.shape} cannot be joined on axis {axis}",
             )
-        if v.dtype != first.dtype:
+        if v.dtype and dtype and v.dtype != dtype:
             raise AoaError(
                 "AOA303",
-                f"a {first.dtype} and a {v.dtype} tensor cannot be joined; cast one of them first",
+                f"a {dtype} and a {v.dtype} tensor cannot be joined; cast one of them first",
             )
+        dtype = dtype or v.dtype
         length += v.shape[axis]
     out: list[Piece] = []
     last: dict[tuple[str | None, tuple[int, ...]], int] = {}  # where on the other axes -> position
@@ -61,7 +65,7 @@ def concat(operands: Sequence[Variable], axis: int) -> Variable:
             out.append(piece)
         at += v.shape[axis]
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
-    return Variable(shape, first.dtype, out)
+    return Variable(shape, dtype, out)
 
 
 def check_lengths(

@@ -233,3 +233,26 @@ def test_shapes_may_be_lists() -> None:
     dest = {"b": TensorSpec([2, 2], torch.float32, [([0, 0], [2, 2])])}  # type: ignore[arg-type, list-item]
     assert compile_program("a -> b", source, dest).outputs["b"].shape == (2, 2)
     assert compile_program("a -> b, fused_ffn", source, dest).outputs["b"].shape == (2, 2)
+
+
+def test_dtypes_that_the_destination_leaves_open() -> None:
+    f32, bf16 = torch.float32, torch.bfloat16
+    aoa = "a, b -> x, axis=0 c -> y, src_dtype='bfloat16', dst_dtype='float32'"
+    source = {"x": TensorSpec((4, 2), f32), "y": TensorSpec((2,), f32)}
+    open_ = {name: TensorSpec((2, 2), None) for name in "ab"} | {"c": TensorSpec((2,), None)}
+    back = compile_program(aoa, source, open_, reverse=True)
+    assert {name: v.dtype for name, v in back.outputs.items()} == dict.fromkeys("abc", "float32")
+    assert back.outputs["c"].pieces[0].casts == ()
+    partly = open_ | {"a": TensorSpec((2, 2), f32), "c": TensorSpec((2,), bf16)}
+    back = compile_program(aoa, source, partly, reverse=True)
+    assert back.outputs["c"].dtype == "bfloat16"
+    assert back.outputs["c"].pieces[0].casts == ("bfloat16",)
+    wrong = {name: TensorSpec(spec.shape, bf16) for name, spec in open_.items()}
+    with pytest.raises(
+        AoaError, match="x is float32 in the source, but the program makes bfloat16"
+    ):
+        compile_program(aoa, source, wrong, reverse=True)
+    free = compile_program(aoa, source, wrong, reverse=True, free_dtypes=["a", "b", "c"])
+    assert free.outputs["a"].dtype == "float32"
+    mixed = {"p": TensorSpec((2,), None), "q": TensorSpec((2,), f32)}
+    assert compile_program("p, q -> r, axis=0", mixed, None).outputs["r"].dtype == "float32"
