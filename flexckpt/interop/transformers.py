@@ -69,7 +69,8 @@ def load_pretrained(
         path: a checkpoint of any layout that :func:`flexckpt.load` knows.
         aoa: the mapping from the checkpoint to the names of ``model.state_dict()``. If None, names
             are the same, or those of Hugging Face's files where transformers holds experts as one
-            tensor (the recipe ``<model_type>_transformers``); what transformers ignores is ignored.
+            tensor (the recipe ``<model_type>_transformers``), or those of the model below a head;
+            what transformers ignores is ignored.
         reverse, strict, cast, layout, group, timeout: as in :func:`flexckpt.load`.
 
     Raises:
@@ -203,10 +204,14 @@ def _mapping_of_files(
     statements = []
     if not names >= set(targets) and (recipe := _recipe_of(model)):
         statements.append(recipe)
+    left = sorted(n for n in names - set(targets) if '"' not in n)
+    prefix = getattr(model, "base_model_prefix", "")
+    inner = {n: f"{prefix}.{n}" for n in left if f"{prefix}.{n}" in targets}
     patterns = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
     ignored = re.compile("|".join(f"(?:{p})" for p in patterns) or r"(?!)")
-    left = sorted(names - set(targets))
-    return statements + [f'"{n}" -> _' for n in left if n in tied or ignored.search(n)]
+    dropped = [n for n in left if n not in inner and (n in tied or ignored.search(n))]
+    statements += [f'"{name}" -> "{full}"' for name, full in inner.items()]
+    return statements + [f'"{name}" -> _' for name in dropped]
 
 
 def _config_of(model: torch.nn.Module) -> Any:

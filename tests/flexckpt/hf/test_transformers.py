@@ -118,6 +118,12 @@ class TestStrict:
         load_pretrained(model, tmp_path)
         assert torch.equal(logits(model), logits(make_model("gpt2")))
 
+    def test_files_of_the_model_without_its_head(self, tmp_path):
+        make_model("gpt2").transformer.save_pretrained(tmp_path)
+        model = empty_model("gpt2")
+        load_pretrained(model, tmp_path)
+        assert torch.equal(logits(model), logits(make_model("gpt2")))
+
     def test_other_names_are(self, tmp_path):
         tensors = {**files_of("gpt2"), "another": torch.ones(1)}
         save_file(tensors, tmp_path / "model.safetensors")
