@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from flexckpt.lang.attributes import MAX_COUNT
+from flexckpt.lang.checks import check_blanks, check_placeholders, check_twice, is_blank
 from flexckpt.lang.names import (
     LAYER_OFFSET,
-    PLACEHOLDERS,
     Ids,
     Index,
     Pattern,
@@ -42,11 +42,6 @@ class Group(NamedTuple):
         return is_blank(self.statement.left[0])
 
 
-def is_blank(name: Name) -> bool:
-    """Whether a name is ``_``."""
-    return name.text == "_" and not name.quoted and name.array is None
-
-
 class Expander:
     """Expands statements in order.
 
@@ -77,7 +72,7 @@ class Expander:
             Misplaced: AOA201 to AOA203.
         """
         left, right = _arrays(statement.left), _arrays(statement.right)
-        _check_blanks(statement)
+        check_blanks(statement)
         if not any(map(_is_pattern, left)) and not any(map(_is_pattern, right)):
             names = tuple([n.text for n in left]), tuple([n.text for n in right])
             groups = [_group(statement, left, right, [names])]
@@ -85,7 +80,7 @@ class Expander:
             groups = self._patterns(statement, left, right)
         for group in groups:
             if len(right) > 1 or len(group.right) > 1:
-                _check_twice(group)
+                check_twice(statement, group.rows)
             if not group.drops:
                 self.written.add([name for _, names in group.rows for name in names])
         return groups
@@ -148,8 +143,8 @@ class Expander:
             where, names, patterns = "the destination", right, rights
         k = next(i for i, p in enumerate(patterns) if len(p.placeholders) == wanted)
         driver, pattern = names[k], patterns[k]
-        _check_placeholders(left, lefts, pattern, all_of=False)
-        _check_placeholders(right, rights, pattern, all_of=True)
+        check_placeholders(left, lefts, pattern, all_of=False)
+        check_placeholders(right, rights, pattern, all_of=True)
         found = self._match(pattern, names is left, driver)
         if not found:
             message = f"{driver.text} matches no tensor of {where}"
@@ -266,54 +261,3 @@ def _shifted(ids: list[Ids], k: int, offset: int, name: Name) -> list[Ids]:
             raise Misplaced("AOA203", message, name.span)
         out.append((*i[:k], str(new), *i[k + 1 :]))
     return out
-
-
-def _check_placeholders(
-    names: Sequence[Name], patterns: Sequence[Pattern], driver: Pattern, all_of: bool
-) -> None:
-    want = set(driver.placeholders)
-    for name, pattern in zip(names, patterns, strict=True):
-        have = set(pattern.placeholders)
-        if have - want:
-            extra = ", ".join(sorted(have - want))
-            raise Misplaced(
-                "AOA202",
-                f"{name.text} has {extra}, which no name on the other side settles; a star stands "
-                f"for all of them",
-                name.span,
-            )
-        if all_of and want - have and not is_blank(name):
-            missing = ", ".join(p for p in PLACEHOLDERS if p in want - have)
-            raise Misplaced(
-                "AOA202",
-                f"{name.text} lacks {missing}, so every index would write the same tensor",
-                name.span,
-            )
-
-
-def _check_blanks(statement: Statement) -> None:
-    for side in (statement.left, statement.right):
-        for name in side:
-            if is_blank(name) and len(side) > 1:
-                raise Misplaced("AOA203", "_ stands alone on its side", name.span)
-    blank = is_blank(statement.left[0]), is_blank(statement.right[0])
-    if all(blank):
-        raise Misplaced("AOA203", "_ stands on one side only", statement.span)
-    if any(blank):
-        if statement.attributes:
-            span = statement.attributes[0].span
-            raise Misplaced("AOA103", "a statement with _ takes no attributes", span)
-        if statement.flag:
-            raise Misplaced("AOA203", f"{statement.flag} does not take _", statement.span)
-        for name in (*statement.left, *statement.right):
-            if name.transposed:
-                raise Misplaced("AOA203", f"{name.text}^T cannot be dropped or kept", name.span)
-
-
-def _check_twice(group: Group) -> None:
-    for _, names in group.rows:
-        if len(set(names)) != len(names):
-            twice = next(n for n in names if names.count(n) > 1)
-            raise Misplaced(
-                "AOA305", f"{twice} is written twice in one statement", group.statement.span
-            )

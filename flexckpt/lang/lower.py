@@ -59,12 +59,15 @@ class Lowering:
         if statement.flag not in _BY_PARTS:
             return [Batch(statement, self._routine(form), False, group.rows)]
         batches: list[Batch] = []
+        last = None
         for row in group.rows:
-            routine = self._routine(form._replace(parts=self._parts(group, row)))
-            if batches and batches[-1].routine is routine:
+            parts = self._parts(group, row)
+            if parts == last:
                 batches[-1].rows.append(row)
             else:
+                routine = self._routine(form._replace(parts=parts))
                 batches.append(Batch(statement, routine, False, [row]))
+                last = parts
         return batches
 
     def _routine(self, form: Form) -> Routine:
