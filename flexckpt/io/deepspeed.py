@@ -129,10 +129,12 @@ class _Index:
     ) -> None:
         """The states of a group from the partitions of an mp rank, ``local`` in its stage."""
         masters = {name: self._master_name(mp, number, name) for name in names}
+        parts = [self.parts[dp, mp] for dp in range(self.ranks.dp_size)]
+        sources = [(self.entries.file(p.path), p.groups[number].flat.items()) for p in parts]
         for piece in cut.slices:
             name = piece.name
-            part = self.parts[piece.rank, mp]
-            for state, tensor in part.groups[number].flat.items() if name in placements else ():
+            file, tensors = sources[piece.rank]
+            for state, tensor in tensors if name in placements else ():
                 self.entries.add_flat(
                     name,
                     masters[name] if state == MASTER else state,
@@ -142,7 +144,7 @@ class _Index:
                     (piece.start, piece.stop),
                     tensor,
                     piece.at,
-                    part.path,
+                    file,
                 )
         first = self.parts[0, mp]
         for state, tensor in first.groups[number].scalars.items() if local == 0 else ():

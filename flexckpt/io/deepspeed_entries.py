@@ -35,7 +35,7 @@ class Entries:
 
     def add_scalar(self, key: str, state: str, tensor: FileTensor, path: Path) -> None:
         """The one value that a parameter has for ``state``."""
-        stored = Stored((), (), None, self._file(path), tensor.position)
+        stored = Stored((), (), None, self.file(path), tensor.position)
         self.entries[key, state] = Entry(key, state, (), tensor.dtype, [stored])
 
     def add_whole(
@@ -47,7 +47,7 @@ class Entries:
             CheckpointError: CKP202 if another part has another dtype.
         """
         shards = self._entry(key, state, placement.shape, tensor).shards
-        file, whole = self._file(path), full_box(tensor.shape)
+        file, whole = self.file(path), full_box(tensor.shape)
         for box, offset in placement.ranks[rank]:
             begin = sum(a * s for a, s in zip(box.start, tensor.strides, strict=True))
             position = tensor.position + begin * tensor.dtype.itemsize
@@ -65,7 +65,7 @@ class Entries:
         span: tuple[int, int],
         tensor: FileTensor,
         at: int,
-        path: Path,
+        file: int,
     ) -> None:
         """Elements ``span`` of the flattened local tensor of rank ``rank``.
 
@@ -76,13 +76,12 @@ class Entries:
             shape: of the local tensor.
             span: ``[start, stop)`` in the flattened local tensor.
             tensor: a flat one, which holds them from element ``at`` on.
-            path: of its file.
+            file: number of its file.
 
         Raises:
             CheckpointError: CKP202 if another part has another dtype.
         """
         shards = self._entry(key, state, placement.shape, tensor).shards
-        file = self._file(path)
         size = tensor.dtype.itemsize
         position = tensor.position + at * size
         for part in placement.ranks[rank]:
@@ -93,7 +92,8 @@ class Entries:
                     where = position + (begin - span[0]) * size
                     shards.append(stored._replace(position=where))
 
-    def _file(self, path: Path) -> int:
+    def file(self, path: Path) -> int:
+        """The number of a file."""
         return self._paths.setdefault(path, len(self._paths))
 
     def _entry(self, key: str, state: str, shape: Shape, tensor: FileTensor) -> Entry:

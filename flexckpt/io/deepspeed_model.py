@@ -72,8 +72,9 @@ def add_frozen_parts(entries: Entries, ranks: Ranks, stage: Sequence[int], rules
                 if tensor.shape not in ((piece,), (span[1] - span[0],)):
                     what = f"the part of {name!r} has shape {tensor.shape}, not ({piece},)"
                     raise CheckpointError("CKP103", f"{path}: {what}")
+                file = entries.file(path)
                 if span[0] < span[1] or not prod(shape):
-                    entries.add_flat(name, WEIGHT, placement, local, shape, span, tensor, 0, path)
+                    entries.add_flat(name, WEIGHT, placement, local, shape, span, tensor, 0, file)
 
 
 def add_module(
@@ -98,8 +99,7 @@ def add_module(
         CheckpointError: CKP202 if only some of the ranks have a tensor; as :meth:`Rules.place`.
     """
     modules = [ranks.module(mp) for mp in stage]
-    names = ranks.first.get("buffer_names")
-    buffers = set(names) if isinstance(names, list) else set()
+    buffers = buffers_of(ranks)
     for name in modules[0]:
         parameter = name not in buffers
         if name in aliases or name in skip or (name, WEIGHT) in entries.entries:
@@ -115,6 +115,12 @@ def add_module(
         for rank, module in enumerate(local):
             path = ranks.model_files[0, stage[rank]]
             entries.add_whole(name, WEIGHT, placement, rank, module[name], path)
+
+
+def buffers_of(ranks: Ranks) -> set[str]:
+    """Names of the buffers that the model states hold."""
+    names = ranks.first.get("buffer_names")
+    return {n for n in names if isinstance(n, str)} if isinstance(names, list) else set()
 
 
 def aliases_of(ranks: Ranks) -> dict[str, str]:

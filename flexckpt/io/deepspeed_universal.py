@@ -14,6 +14,7 @@ from flexckpt.io.deepspeed_model import (
     add_frozen_parts,
     add_module,
     aliases_of,
+    buffers_of,
     extra_of,
     rules_of,
 )
@@ -73,7 +74,7 @@ class _Index:
         self.shapes = merged(ranks.shapes(0)) if ranks else {}
 
     def build(self) -> SourceIndex:
-        buffers = set(self.ranks.first.get("buffer_names") or []) if self.ranks else set()
+        buffers = buffers_of(self.ranks) if self.ranks else set()
         found = sorted(p for p in (self.folder / "zero").iterdir() if p.is_dir())
         for parameter in found:
             name = parameter.name

@@ -2,7 +2,9 @@
 # Copyright the paddle-on-torch authors
 """Universal checkpoints: those of DeepSpeed's converter, and those that flexckpt writes."""
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -99,6 +101,46 @@ def test_a_state_of_another_shape(tmp_path: Path) -> None:
     torch.save({"param": torch.zeros(2, 3)}, zero / "exp_avg.pt")
     with pytest.raises(CheckpointError, match=r"CKP202.*\(2, 3\).*\(3, 2\)"):
         READER_UNIVERSAL.read_index(tmp_path)
+
+
+JUNK = [None, 3, "text", [1], [{}], {"a": 1}, {0: [2]}, [[1, 2], "x"], [{"params": 5}]]
+
+
+@pytest.mark.parametrize("value", JUNK, ids=str)
+@pytest.mark.parametrize(
+    "field",
+    [
+        "param_groups",
+        "optimizer_state_dict",
+        "buffer_names",
+        "shared_params",
+        "param_shapes",
+        "module",
+    ],
+)
+def test_junk_is_read_or_refused(field: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "zero" / "w").mkdir(parents=True)
+    torch.save({"param": torch.zeros(3)}, tmp_path / "zero" / "w" / "fp32.pt")
+    model = {"module": {}, "buffer_names": [], "param_shapes": [{"w": (3,)}], field: value}
+    torch.save(model, tmp_path / "mp_rank_00_model_states.pt")
+    torch.save({"param_groups": [{}], field: value}, tmp_path / "zero" / "optimizer_state.pt")
+    with contextlib.suppress(CheckpointError):
+        assert READER_UNIVERSAL.read_index(tmp_path).entries["w", "weight"].shape == (3,)
+
+
+@pytest.mark.parametrize("value", [*JUNK, {"param": None}, torch.zeros(2)], ids=str)
+@pytest.mark.parametrize("state", ["fp32", "step", "exp_avg"])
+def test_junk_in_a_state(state: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "zero" / "w").mkdir(parents=True)
+    torch.save({"param": torch.zeros(3)}, tmp_path / "zero" / "w" / "fp32.pt")
+    torch.save(value, tmp_path / "zero" / "w" / f"{state}.pt")
+    if state == "step" and isinstance(value, int):
+        assert READER_UNIVERSAL.read_index(tmp_path).extra["optimizer_numbers"] == {"step": 3}
+    elif state == "fp32" and isinstance(value, torch.Tensor):
+        assert READER_UNIVERSAL.read_index(tmp_path).entries["w", "weight"].shape == (2,)
+    else:
+        with pytest.raises(CheckpointError, match=f"CKP.*{state}.pt"):
+            READER_UNIVERSAL.read_index(tmp_path)
 
 
 def test_missing_weights(tmp_path: Path) -> None:
