@@ -15,7 +15,7 @@ import torch
 
 from flexckpt.boxes import Region, shard_regions
 from flexckpt.model import TensorSpec
-from flexckpt.states import is_scalar
+from flexckpt.states import WEIGHT, is_scalar
 
 
 class Stored(NamedTuple):
@@ -99,13 +99,14 @@ class SourceIndex:
     def specs(self, state: str | None = None) -> dict[str, TensorSpec]:
         """The tensors by key, with their distinct boxes as shards unless ``single_device``.
 
-        Of one state, or of the first state of each key that is not a scalar. A key of which there are
-        only scalars has their shape.
+        Of one state, or of the weight of each key, or where there is none of its first state that is not
+        a scalar. A key of which there are only scalars has their shape.
         """
         out: dict[str, TensorSpec] = {}
         for (key, name), entry in self.entries.items():
             wanted = name == state if state else key not in out and not is_scalar(name)
             if wanted:
+                entry = entry if state else self.entries.get((key, WEIGHT), entry)
                 boxes = dict.fromkeys((s.offset, s.shape) for s in entry.shards)
                 shards = tuple(boxes) if len(boxes) > 1 and not self.single_device else None
                 out[key] = TensorSpec(entry.shape, entry.dtype, shards)

@@ -10,6 +10,7 @@ import torch
 from flexckpt.api.load import Strict
 from flexckpt.collect import State, shards_in, specs_of, targets_of
 from flexckpt.comm.group import Comm
+from flexckpt.errors import LayoutError
 from flexckpt.execute import Stats
 from flexckpt.lang import compile_program
 from flexckpt.memory_index import held, memory_index, memory_source, supplier_in_memory
@@ -54,13 +55,15 @@ def sync(
 
     Raises:
         AoaError: the mapping does not fit. Nothing was changed.
-        LayoutError: the shards are not whole tensors, or a dtype differs and ``cast`` is off.
+        LayoutError: the shards are not whole tensors, a dtype differs and ``cast`` is off, or a target
+            shares memory with a source.
         TransferError: another rank failed.
     """
     comm = Comm(group, timeout)
     with comm.together("looking at the tensors"):
         have = shards_in(source or {})
         want = shards_in(targets or {})
+        _check_apart(have, want)
     strictness = strict if isinstance(strict, bool) else tuple(sorted(strict.items()))
     what = aoa, reverse, strictness, cast, layout, [held(s) for s in have], _places(want)
 
@@ -101,6 +104,31 @@ def _schedule(
         plan = make_plan(index, targets_of(wanted), program.outputs, prefer=prefer, cast=cast)
     batches = split_batches([s.tensor.numel() * s.tensor.dtype.itemsize for s in wanted])
     return numbers, make_schedule(plan, batches, supplier(plan.shards), comm)
+
+
+def _check_apart(have: Sequence[Shard], want: Sequence[Shard]) -> None:
+    """Raise if filling a target would change a source that is still needed."""
+    if not have or not want:
+        return
+    spans = sorted((*_span(s), role, s.key) for role, side in enumerate((have, want)) for s in side)
+    end, owner = [-1, -1], ["", ""]
+    for start, stop, role, key in spans:
+        if start < stop and start < end[1 - role]:
+            raise LayoutError(
+                "LAY102", f"{key!r} and {owner[1 - role]!r}: a target and a source share memory"
+            )
+        if stop > end[role]:
+            end[role], owner[role] = stop, key
+
+
+def _span(shard: Shard) -> tuple[int, int]:
+    """The bytes between the first and the last element of a shard, as addresses."""
+    tensor = shard.tensor
+    start = tensor.data_ptr()
+    if not tensor.numel():
+        return start, start
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return start, start + (1 + sum((n - 1) * k for n, k in steps)) * tensor.dtype.itemsize
 
 
 def _places(shards: Sequence[Shard]) -> list[object]:
