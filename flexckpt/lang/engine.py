@@ -118,7 +118,8 @@ class Engine:
 
         A routine does the same to all operands that look the same, so it runs once for them.
         """
-        variables, dropped, used, lost = self.variables, self.dropped, self.used, self.lost
+        variables, used, lost = self.variables, self.used, self.lost
+        dropped, gone = self.dropped, self.gone
         kind_of, rights, new = self._kind.get, routine.rights, tuple.__new__
         recipes = self._recipes.setdefault(id(routine), {})
         self._routines.append(routine)
@@ -127,7 +128,7 @@ class Engine:
             key = []
             for name in left:
                 kind = kind_of(name)
-                if kind is None or name in variables or name in dropped:
+                if kind is None or name in variables or name in dropped or name in gone:
                     return None
                 key.append(kind)
             used.update(left)
@@ -210,8 +211,13 @@ def execute(routine: Routine, operands: Sequence[Variable]) -> list[Variable]:
     return [slots[routine.lefts + i] for i in range(routine.rights)] + lost
 
 
+_NO_AXIS = "several names on one side need axis="
+
+
 def _concat(operands: list[Variable], arg: Any, _n: int) -> list[Variable]:
     axis, heads, sizes = arg
+    if axis is None:
+        raise AoaError("AOA103", _NO_AXIS)
     if heads is not None or sizes is not None:
         ops.check_lengths(operands, axis, heads, sizes)
     return [ops.concat(operands, axis)]
@@ -220,6 +226,8 @@ def _concat(operands: list[Variable], arg: Any, _n: int) -> list[Variable]:
 def _split(operands: list[Variable], arg: Any, n: int) -> list[Variable]:
     (operand,) = operands
     axis, sizes = arg
+    if axis is None:
+        raise AoaError("AOA103", _NO_AXIS)
     if sizes is None:
         sizes = ops.equal_sizes(operand, axis, n)
     return ops.split(operand, axis, sizes)

@@ -40,9 +40,7 @@ def _several(
     for key in _ONE_TO_ONE:
         if key in values:
             raise AoaError("AOA103", f"{key} takes one name on each side")
-    if "axis" not in values:
-        raise AoaError("AOA103", "several names on one side need axis=")
-    axis, sizes = values["axis"], values.get("sizes")
+    axis, sizes = values.get("axis"), values.get("sizes")  # no axis: it expands, but does not run
     count = max(len(left), len(right))
     if sizes is not None and len(sizes) != count:
         raise AoaError("AOA103", f"sizes has {len(sizes)} lengths for {count} names")

@@ -162,6 +162,7 @@ _BAD = [
     Bad("AOA307", "b -> _\nb -> x", "b -> x", "b was dropped before"),
     Bad("AOA307", "b -> x\nb -> _", "b -> _", "b was used before"),
     Bad("AOA307", "a -> x\nx -> _\nx -> y", "x -> y", "x was dropped before"),
+    Bad("AOA307", "b -> a\na -> _\na -> y", "a -> y", "a was dropped before"),
     Bad("AOA308", "a -> x", None, "b of the source is used by nothing", {"x": (2, 4)}),
     Bad("AOA401", "x -> a, dtype='float32'", "dtype", "src_dtype= and dst_dtype=", None, True),
     Bad("AOA401", "x -> a, reshape='[8]'", "reshape", "has no way back", None, True),

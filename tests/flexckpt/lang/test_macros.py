@@ -343,3 +343,8 @@ def test_unmatched_patterns_may_be_allowed() -> None:
     assert program.unmatched == ("zz.$LAYER_ID matches no tensor of the source",)
     with pytest.warns(UserWarning, match="matches no tensor"):
         compile_program(aoa, specs(source), None, strict={"unmatched": "warn"})
+
+
+def test_expand_does_not_need_an_axis() -> None:
+    given = {"q": TensorSpec((4, 4), torch.float32)}
+    assert flexckpt.expand("q -> r[0:2]", given) == ["q -> r_0, r_1"]
