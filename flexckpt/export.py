@@ -10,6 +10,7 @@ import torch
 
 from flexckpt.boxes import shard_regions
 from flexckpt.comm.group import Comm
+from flexckpt.errors import CheckpointError
 from flexckpt.execute import AnySource, Stats
 from flexckpt.index import SourceIndex, Stored
 from flexckpt.io.sinks import Output, Sink
@@ -103,7 +104,13 @@ def export(
         supplied = supplier(plan.shards)
     schedule = make_schedule(plan, batches, supplied, comm)
     with shared_folder(path, comm) as folder:
+        leaders = sum(comm.gather(folder.leads))
         with comm.together("preparing files"):
+            if leaders > 1 and not sink.own_disks:
+                raise CheckpointError(
+                    "CKP108",
+                    f"{path} cannot be written in this layout: not all ranks see the same folder there",
+                )
             if folder.leads:
                 sink.begin(folder.partial)
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from threading import Thread
 
+from flexckpt.comm.group import unknown
 from flexckpt.execute import Stats
 
 _going: list["Saving"] = []  # in the background, or ended badly without anyone knowing
@@ -62,7 +63,7 @@ class Saving:
             try:
                 steps()
             except BaseException as error:
-                self._error = error
+                self._error = unknown(error)
 
         _settle_at_exit()
         _going.append(self)

@@ -73,6 +73,7 @@ def convert(
     where, out = Path(src).absolute(), Path(dst).absolute()
     if where == out or out in where.parents:
         raise FlexckptError("ARG101", f"dst must not be src or a folder around it, as {dst} is")
+    comm.same(aoa, reverse, to, shard_size, strict, layout, states)
     index = shared_index(where, comm)
     seen = files_seen(index, comm)
     with comm.together("planning"):

@@ -3,10 +3,11 @@
 """flexckpt.load: fill tensors from a checkpoint of any known layout."""
 
 import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -141,8 +142,25 @@ def shared_index(path: Path, comm: Comm) -> SourceIndex:
     if all(sees):
         assert index is not None
         return index
-    found: SourceIndex = comm.broadcast(index, root=sees.index(True))
+    root = sees.index(True)
+    with comm.together("handing on the index of the checkpoint"):
+        text = pickle.dumps(_located(index)) if index is not None and comm.rank == root else None
+    found: SourceIndex = pickle.loads(comm.broadcast(text, root))  # from a rank of this job
     return index or found
+
+
+def _located(index: SourceIndex) -> SourceIndex:
+    """The index with the places of all shards, for a rank that cannot look into the files."""
+    if index.resolve is None:
+        return index
+    entries = {
+        name: replace(
+            entry,
+            shards=[s if s.position is not None else index.resolve(s) for s in entry.shards],
+        )
+        for name, entry in index.entries.items()
+    }
+    return replace(index, entries=entries, resolve=None)
 
 
 def files_seen(index: SourceIndex, comm: Comm) -> list[bytes]:

@@ -72,13 +72,15 @@ def save(
     Raises:
         LayoutError: a value is not a tensor, or the ranks' shards are not whole tensors.
         CheckpointError: CKP108 if the checkpoint cannot be written.
-        TransferError: another rank failed.
+        TransferError: another rank failed, or was called with other arguments.
     """
     check_layout(to)
-    while _last:
-        _last.pop().wait()
     comm = Comm(group, timeout, separate=async_)
     saving = Saving(Stats())
+    with comm.together("finishing the save before"):
+        while _last:
+            _last.pop().wait()
+    comm.same(aoa, reverse, to, shard_size, redundancy, layout)
     with comm.together("looking at the state"):
         shards = shards_in(state)
         kept = plain(extra)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import xxhash
 
 from flexckpt.errors import FlexckptError, TransferError
 
@@ -67,6 +68,13 @@ class Comm:
             with self._waiting():
                 dist.broadcast_object_list(box, src=self.global_rank(root), group=self.group)
         return box[0]  # type: ignore[return-value]
+
+    def same(self, *arguments: object) -> None:
+        """Raise NET102 on every rank unless all have the same arguments, as their repr tells."""
+        told = self.gather(xxhash.xxh3_128_digest(repr(arguments).encode()))
+        if len(set(told)) > 1:
+            what = "the ranks were called with different arguments"
+            raise _known(TransferError("NET102", what))
 
     def agree(self, error: BaseException | None, what: str) -> None:
         """Raise on every rank if any rank has an error: its own there, NET101 elsewhere."""
@@ -143,6 +151,12 @@ class Comm:
             first = str(error).strip().splitlines()[0]
             lost = TransferError(code, f"rank {self.rank} lost another rank: {first}")
             raise _known(lost) from error
+
+
+def unknown(error: E) -> E:
+    """Take back that every rank knows of an error, because it is raised again at another time."""
+    error.__dict__.pop(_AGREED, None)
+    return error
 
 
 def _known(error: E) -> E:

@@ -41,7 +41,14 @@ Stream = Iterable[list[tuple[Output, torch.Tensor]]]  # batches, valid until the
 
 
 class Sink(Protocol):
-    """A layout being written into a folder by several ranks."""
+    """A layout being written into a folder by several ranks.
+
+    Attributes:
+        own_disks: whether every rank writes files of its own, so that ranks may do without seeing those
+            of the others.
+    """
+
+    own_disks: bool
 
     def begin(self, folder: Path) -> None:
         """Make what all ranks need; on one rank, before any writes."""
@@ -69,6 +76,8 @@ def overlapped(
 
 class NativeSink:
     """flexckpt's own layout."""
+
+    own_disks = True
 
     def __init__(self, extra: Mapping[str, Any], *, checksums: bool = True) -> None:
         self.extra = extra
@@ -118,6 +127,8 @@ def write_index(folder: Path, files: Sequence[RankFile], extra: Mapping[str, Any
 class HuggingFaceSink:
     """safetensors files of limited size with the index of Hugging Face."""
 
+    own_disks = False
+
     def __init__(self, outputs: Sequence[Output], shard_size: int | str) -> None:
         specs = {o.name: TensorSpec(o.shape, o.dtype) for o in outputs}
         self.plan = plan_files(specs, shard_size)
@@ -155,6 +166,8 @@ class HuggingFaceSink:
 
 class DcpSink:
     """torch.distributed.checkpoint's layout, of whole tensors."""
+
+    own_disks = True
 
     def __init__(self, extra: Mapping[str, Any]) -> None:
         self.extra = extra

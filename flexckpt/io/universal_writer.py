@@ -48,6 +48,8 @@ class UniversalSink:
         CheckpointError: CKP108 if the name of a parameter cannot be that of a folder.
     """
 
+    own_disks = False
+
     def __init__(self, outputs: Sequence[Output], extra: Mapping[str, Any]) -> None:
         self.extra = extra
         steps = extra.get("global_steps")

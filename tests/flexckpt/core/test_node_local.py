@@ -14,7 +14,7 @@ import torch.distributed as dist
 import flexckpt
 from flexckpt import FlexckptError
 from flexckpt.io.native import file_name
-from tests.flexckpt.core.sharded import held, wrong
+from tests.flexckpt.core.sharded import held, whole, wrong
 from tests.flexckpt.processes import run_ranks
 
 pytestmark = pytest.mark.dist
@@ -134,3 +134,33 @@ def redundant(folder: str) -> tuple[list[str], int]:
 
 def test_redundancy_needs_no_other_disk(tmp_path: Path) -> None:
     assert run_ranks(redundant, 3, str(tmp_path)) == [([], 0)] * 3
+
+
+def save_hf_on_own_disks(folder: str) -> str:
+    try:
+        flexckpt.save({"w": torch.ones(3), "v": torch.ones(4)}, own_folder(folder) / "ck", to="hf")
+    except FlexckptError as error:
+        return error.code
+    return "saved"
+
+
+def test_layouts_that_need_one_folder(tmp_path: Path) -> None:
+    assert run_ranks(save_hf_on_own_disks, 2, str(tmp_path)) == ["CKP108", "CKP108"]
+    assert not any(os.listdir(tmp_path / f"disk{rank}") for rank in range(2))
+
+
+def load_other_layouts(folder: str) -> list[str]:
+    """Only the first rank sees the checkpoint, whatever its layout."""
+    bad = []
+    for to in ("hf", "dcp"):
+        targets = {"plain": torch.zeros(4, 3).bfloat16(), "flat": torch.zeros(5, 7)}
+        flexckpt.load(targets, own_folder(folder) / to)
+        bad += [f"{to} {name}" for name in wrong(targets)]
+    return bad
+
+
+def test_other_layouts_on_the_disk_of_one_rank(tmp_path: Path) -> None:
+    state = {"plain": whole("plain"), "flat": whole("flat")}
+    for to in ("hf", "dcp"):
+        flexckpt.save(state, tmp_path / "disk0" / to, to=to)
+    assert run_ranks(load_other_layouts, 2, str(tmp_path)) == [[], []]

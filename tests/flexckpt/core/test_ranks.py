@@ -164,3 +164,73 @@ def test_ranks_that_contradict_one_another(tmp_path: Path, what: str) -> None:
 def test_the_reference_is_not_trivial() -> None:
     assert not torch.equal(whole("rows"), whole("rows", salt=1))
     assert wrong({"rows": torch.zeros(7, 5), "flat": whole("flat")}) == ["rows"]
+
+
+def different(folder: str) -> list[str]:
+    """Arguments that differ from rank to rank."""
+    rank = dist.get_rank()
+    codes = []
+    for options in ({"to": ["hf", "flexckpt"][rank]}, {"to": "hf", "shard_size": 10 + rank}):
+        try:
+            flexckpt.save({"w": torch.ones(5), "v": torch.ones(4)}, f"{folder}/ck", **options)  # type: ignore[arg-type]
+        except flexckpt.FlexckptError as error:
+            codes.append(error.code)
+    return codes
+
+
+def test_different_arguments(tmp_path: Path) -> None:
+    assert run_ranks(different, 2, str(tmp_path)) == [["NET102", "NET102"]] * 2
+    assert not os.listdir(tmp_path)
+
+
+def train_while_saving(folder: str) -> list[str]:
+    """Collectives of the training and saves in the background do not get in each other's way."""
+    rank = dist.get_rank()
+    bad = []
+    for step in range(6):
+        value = torch.full((50, 3), float(step))
+        shard = Shard("w", value, (100, 3), (50 * rank, 0))
+        options = {"to": "hf"} if step % 2 else {}
+        saving = flexckpt.save([shard], f"{folder}/{step}", async_=True, **options)  # type: ignore[arg-type]
+        for _ in range(20):
+            value.add_(1)
+            total = torch.ones(1)
+            dist.all_reduce(total)
+            if total.item() != dist.get_world_size():
+                bad.append(f"{step}: the training got {total}")
+        saving.wait()
+        target = {"w": torch.zeros(100, 3)}
+        flexckpt.load(target, f"{folder}/{step}")
+        if not target["w"].eq(step).all():
+            bad.append(f"{step}: {target['w'].unique()}")
+    return bad
+
+
+def test_training_goes_on_while_saving(tmp_path: Path) -> None:
+    assert run_ranks(train_while_saving, 2, str(tmp_path)) == [[], []]
+
+
+def error_of_one_rank(folder: str) -> list[str]:
+    """A background save fails; one rank knows it already when both save again."""
+    rank = dist.get_rank()
+    codes = []
+    saving = flexckpt.save({"w": torch.ones(2)}, f"{folder}/file", async_=True)
+    if rank == 0:
+        try:
+            saving.wait()
+        except flexckpt.FlexckptError as error:
+            codes.append(error.code)
+    for _ in range(2):
+        try:
+            flexckpt.save({"w": torch.ones(2)}, f"{folder}/ck")
+            codes.append("saved")
+        except flexckpt.FlexckptError as error:
+            codes.append(error.code)
+    return codes
+
+
+def test_an_error_that_one_rank_has_seen_already(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    first, second = run_ranks(error_of_one_rank, 2, str(tmp_path))
+    assert first == ["CKP108", "NET101", "saved"]
+    assert second == ["NET101", "saved"]
