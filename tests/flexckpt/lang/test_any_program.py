@@ -64,13 +64,13 @@ _ATTRIBUTES += [f"axis={n}" for n in (0, 0, 0, 1, 1, -1, 2, 7)]
 
 @st.composite
 def _statements(draw: st.DrawFn) -> str:
-    names = st.sampled_from(_NAMES)
-    left = [
-        n + draw(st.sampled_from(["", "", "^T"]))
-        for n in draw(st.lists(names, min_size=1, max_size=3))
-    ]
-    right = draw(st.lists(names, min_size=1, max_size=3))
-    attributes = draw(st.lists(st.sampled_from(_ATTRIBUTES), max_size=3))
+    names = st.sampled_from([*_NAMES, *_SOURCE, *_SOURCE, "t", "x", "y"])
+    few = st.lists(names, min_size=1, max_size=draw(st.sampled_from([1, 1, 3])))
+    left = [name + draw(st.sampled_from(["", "", "^T"])) for name in draw(few)]
+    right = draw(st.lists(names, min_size=1, max_size=draw(st.sampled_from([1, 1, 3]))))
+    attributes = draw(
+        st.lists(st.sampled_from(_ATTRIBUTES), max_size=draw(st.sampled_from([0, 1, 3])))
+    )
     attributes.sort(key=lambda text: "=" in text)  # flag words stand before attributes
     return f"{', '.join(left)} -> {', '.join([*right, *attributes])}"
 
