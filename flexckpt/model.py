@@ -3,9 +3,11 @@
 """What users hand to flexckpt: the description of a tensor, and a shard of one."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from operator import index
 
 import torch
 
@@ -29,11 +31,14 @@ class TensorSpec:
         dtype: a torch dtype; None for a destination that takes what it gets.
         shards: ``(offset, shape)`` of each shard; None for one that is whole. Several shards may be the
             same box (replicas).
+        by_mesh: the shards follow from the placements of a DTensor, which do not tell whether a fused
+            tensor is fused in each of them or as a whole (FSDP): the layout macros then want ``tp=``.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
     shards: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None = None
+    by_mesh: bool = False
 
 
 @dataclass(slots=True)
@@ -62,18 +67,19 @@ class Shard:
     state: str = WEIGHT
 
     def __post_init__(self) -> None:
-        self.global_shape = tuple(self.global_shape)
-        self.offset = tuple(self.offset)
+        self.global_shape = _integers(self.key, "global_shape", self.global_shape)
+        self.offset = _integers(self.key, "offset", self.offset)
         if self.local_shape is None:
             if self.flat_range is not None:
                 raise LayoutError("LAY102", f"shard of {self.key!r}: flat_range needs local_shape")
             self.local_shape = self.tensor.shape
-        self.local_shape = tuple(self.local_shape)
+        self.local_shape = _integers(self.key, "local_shape", self.local_shape)
         check_box(self.key, self.global_shape, self.offset, self.local_shape)
         if self.flat_range is None:
             want = self.local_shape
         else:
-            start, stop = self.flat_range
+            start, stop = _integers(self.key, "flat_range", self.flat_range, length=2)
+            self.flat_range = start, stop
             if not 0 <= start <= stop <= prod(self.local_shape):
                 raise LayoutError(
                     "LAY101",
@@ -99,6 +105,18 @@ class Shard:
         return shard_regions(
             self.offset, self.local_shape, self.flat_range, None, int(tensor.storage_offset())
         )
+
+
+def _integers(
+    key: str, name: str, values: Sequence[int], length: int | None = None
+) -> tuple[int, ...]:
+    """Python's own integers, whoever made them: those of NumPy cannot be written as JSON."""
+    found: tuple[int, ...] | None = None
+    with suppress(TypeError):
+        found = tuple(map(index, values))
+    if found is None or length not in (None, len(found)):
+        raise LayoutError("LAY101", f"shard of {key!r}: {name} must be integers, not {values!r}")
+    return found
 
 
 def check_box(

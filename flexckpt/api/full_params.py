@@ -10,6 +10,7 @@ import torch
 from flexckpt.boxes import shard_regions
 from flexckpt.collect import State, shards_in, specs_of
 from flexckpt.comm.group import Comm
+from flexckpt.errors import FlexckptError
 from flexckpt.execute import Stats
 from flexckpt.export import outputs_of
 from flexckpt.io.sinks import Output
@@ -67,6 +68,9 @@ def full_params(
     comm = Comm(group, timeout)
     with comm.together("looking at the state"):
         shards = shards_in(state)
+        strangers = [r for r in ranks or () if not 0 <= r < comm.size]
+        if strangers:
+            raise FlexckptError("ARG101", f"ranks must be of the group, not {strangers}")
     wants = ranks is None or comm.rank in ranks
     rewrite = aoa, reverse, layout, tuple(states), wants, batch_bytes
     what = rewrite, [held(s) for s in shards]

@@ -124,7 +124,7 @@ def plain(extra: Mapping[str, Any] | None) -> dict[str, Any]:
         raise LayoutError("LAY104", f"extra must be of JSON types ({error})") from None
     if back != kept:
         raise LayoutError("LAY104", "extra must be of JSON types with strings as names")
-    return kept
+    return dict(back)  # a copy, which later changes do not reach
 
 
 def _shards_to_write(shards: Sequence[Shard], comm: Comm, redundancy: bool) -> list[Shard]:

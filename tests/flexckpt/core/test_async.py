@@ -45,7 +45,9 @@ def test_values_are_those_of_the_call(
     base = torch.arange(24.0).view(4, 6)
     live = values(base, base.t(), base[1:3, ::2], torch.ones(3).bfloat16(), torch.zeros(0, 2))
     want = {name: t.clone() for name, t in live.items()}
-    handle = flexckpt.save(live, tmp_path / "ck", to=to, async_=True)
+    extra = {"seen": [1]}
+    handle = flexckpt.save(live, tmp_path / "ck", to=to, async_=True, extra=extra)
+    extra["seen"].append(2)
     assert gate.reached.wait(30)
     for tensor in live.values():
         tensor.fill_(-1)
@@ -55,9 +57,10 @@ def test_values_are_those_of_the_call(
     gate.opened.set()
     assert handle.wait()
     got = {name: torch.zeros_like(t) for name, t in want.items()}
-    flexckpt.load(got, tmp_path / "ck")
+    report = flexckpt.load(got, tmp_path / "ck")
     for name, tensor in want.items():
         assert torch.equal(got[name], tensor), name
+    assert to == "hf" or report.extra == {"seen": [1]}
 
 
 def test_one_save_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

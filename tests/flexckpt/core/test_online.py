@@ -227,6 +227,11 @@ def test_scalars_of_merged_parameters_must_agree(tmp_path: Path) -> None:
     assert target["c@step"].item() == 4
 
 
+def test_ranks_that_are_not_there() -> None:
+    with pytest.raises(flexckpt.FlexckptError, match=r"ARG101.*\[3\]"):
+        list(flexckpt.full_params({"w": torch.ones(2)}, ranks=[0, 3]))
+
+
 def test_memory_that_is_not_contiguous() -> None:
     base = torch.arange(40.0).view(5, 8)
     state = [

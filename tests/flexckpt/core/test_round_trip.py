@@ -5,6 +5,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -85,6 +86,30 @@ def test_parameters_and_lists_of_shards(tmp_path: Path) -> None:
     )
     assert torch.equal(other.weight, want["weight"])
     assert other.weight.requires_grad
+
+
+def test_numbers_of_numpy(tmp_path: Path) -> None:
+    n = np.int64
+    shard = Shard("w", torch.arange(3.0), (n(2), n(3)), np.array([1, 0]), (n(1), 3), (n(0), n(3)))
+    rest = Shard("w", torch.arange(3.0, 6.0), np.array([2, 3]), (n(0), n(0)), (1, 3), (0, 3))
+    flexckpt.save([shard, rest], tmp_path / "ck")
+    target = torch.zeros(2, 3)
+    flexckpt.load({"w": target}, tmp_path / "ck")
+    assert target.tolist() == [[3.0, 4.0, 5.0], [0.0, 1.0, 2.0]]
+    for wrong in (
+        {"offset": (0.0, 0)},
+        {"offset": None},
+        {"flat_range": (0, 1, 2)},
+        {"local_shape": 3},
+    ):
+        fields = {
+            "global_shape": (2, 3),
+            "offset": (0, 0),
+            "local_shape": (1, 3),
+            "flat_range": (0, 3),
+        }
+        with pytest.raises(LayoutError, match="LAY101"):
+            Shard("w", torch.zeros(3), **{**fields, **wrong})  # type: ignore[arg-type]
 
 
 def test_states_and_scalars(tmp_path: Path) -> None:
