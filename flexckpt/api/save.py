@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flexckpt.collect import State, shards_in
+from flexckpt.api.like import Like, specs_like
+from flexckpt.collect import State, mesh_keys, shards_in
 from flexckpt.comm.group import Comm
 from flexckpt.errors import LayoutError
 from flexckpt.execute import Stats
@@ -40,6 +41,7 @@ def save(
     shard_size: int | str = "5GB",
     async_: bool = False,
     redundancy: bool = False,
+    like: Like = None,
     checksums: bool = True,
     layout: Literal["paddle", "torch"] = "paddle",
     group: "dist.ProcessGroup | None" = None,
@@ -51,7 +53,8 @@ def save(
 
     Args:
         state: as in :func:`flexckpt.load`: tensors, DTensors, shards by name.
-        path: the folder of the checkpoint.
+        path: the folder of the checkpoint. An empty folder, or a checkpoint of a layout that flexckpt
+            writes, is replaced; anything else there is an error.
         aoa: a mapping from the names and shapes of ``state`` to those of the checkpoint.
         reverse: ``aoa`` describes the opposite direction (it is the mapping that loads); its inverse is used.
         to: the layout: "flexckpt", "hf", "dcp" or "universal". Shards are stored as they are in
@@ -61,6 +64,8 @@ def save(
         async_: copy to host memory, then write in the background. A save that is still going on is
             waited for first, and its error raised.
         redundancy: every rank writes all that it holds, so that each finds its own on its own disk.
+        like: a checkpoint, or specs by key, with the names and shapes that are wanted. It makes an
+            inverse exact where the text alone does not tell the lengths of parts.
         checksums: keep a checksum of every shard ("flexckpt" only).
         layout: see :func:`flexckpt.load`.
         group: the ranks that save together; all if None.
@@ -82,8 +87,8 @@ def save(
             _last.pop().wait()
     comm.same(aoa, reverse, to, shard_size, redundancy, layout)
     with comm.together("looking at the state"):
-        shards = shards_in(state)
-        kept = plain(extra)
+        shards, placed = shards_in(state), mesh_keys(state)
+        kept, wanted = plain(extra), specs_like(like)
     where = Path(path).absolute()
     files: ShardFiles = NativeShards(kept, checksums=checksums)
     if to == "dcp":
@@ -99,7 +104,7 @@ def save(
 
     def steps() -> None:
         if mapped:
-            mapping = Rewrite(aoa or [], reverse, layout)
+            mapping = Rewrite(aoa or [], reverse, layout, wanted, placed)
             sinks = partial(make_sink, to, extra=kept, shard_size=shard_size, checksums=checksums)
             save_mapped(shards, where, mapping, to, sinks, comm, saving.stats)
         else:

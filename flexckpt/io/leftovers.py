@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Folders that were never committed because the process that filled them died: told by their locks."""
+"""Folders never committed because the process that filled them died: told by their locks."""
 
 import errno
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 
@@ -53,7 +54,11 @@ def remove_leftovers(path: Path) -> None:
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            # Renamed first: where machines do not see each other's locks the folder may be in use;
+            # its commit then fails, rather than put half of it in place.
+            doomed = path.with_name(partial_name(path, secrets.token_hex(6)))
+            os.rename(folder, doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
         except OSError:
             continue  # it is being filled, or nobody can tell
         finally:

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 import flexckpt
 from flexckpt import CheckpointError
 from flexckpt.io.commit import NewFolder
+from flexckpt.io.leftovers import remove_leftovers
 from tests.house.project import ROOT
 
 
@@ -135,6 +136,20 @@ def test_leftovers_of_this_path_alone_are_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(["ck", alive.partial.name, *others])
     alive.drop()
     assert not alive.partial.exists()
+
+
+def test_a_folder_that_is_taken_for_a_leftover_is_not_committed(tmp_path: Path) -> None:
+    flexckpt.save(state(1), tmp_path / "ck")
+    folder = NewFolder(tmp_path / "ck")
+    (folder.partial / "index.json").write_text("half")
+    os.close(folder._lock)  # as if the file system had no locks across machines
+    folder._lock = -1
+    remove_leftovers(tmp_path / "ck")
+    with pytest.raises(CheckpointError, match="CKP108"):
+        folder.commit()
+    folder.drop()
+    assert value_at(tmp_path / "ck") == 1
+    assert os.listdir(tmp_path) == ["ck"]
 
 
 def test_two_writers_of_one_path(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_targets_that_do_not_fit_on_one_rank(tmp_path: Path) -> None:
     assert first[1:] == second[1:] == ["LAY105", "LAY105"]
 
 
-def lose_a_rank(name: str, path: str, place: str, how: str) -> tuple[str, float]:
+def lose_a_rank(name: str, path: str, place: str, how: str, victim: int = 1) -> tuple[str, float]:
     """One rank stops in the middle; how the others end, and after how long."""
 
     def stop(*_: Any, **__: Any) -> None:
@@ -215,7 +215,7 @@ def lose_a_rank(name: str, path: str, place: str, how: str) -> tuple[str, float]
         raise RuntimeError("awake again")
 
     begun = time.monotonic()
-    with patch(place, side_effect=stop) if dist.get_rank() == 1 else nullcontext():
+    with patch(place, side_effect=stop) if dist.get_rank() == victim else nullcontext():
         try:
             OPERATIONS[name](path, timeout=3.0)
         except Exception as error:
@@ -244,6 +244,19 @@ def test_a_rank_is_killed(tmp_path: Path, name: str) -> None:
         assert took < 15
     run_ranks(load, 3, path)
     run_ranks(save, 3, path)
+    assert os.listdir(tmp_path) == ["ck"]
+
+
+def test_the_rank_that_commits_is_killed(tmp_path: Path) -> None:
+    path = str(tmp_path / "ck")
+    run_ranks(save, 2, path)
+    place = "flexckpt.io.commit.sync_folder"
+    outcomes = run_to_outcomes(lose_a_rank, 2, "save", path, place, "kill", 0)
+    assert outcomes[0].died
+    assert outcomes[1].value[0] in ("NET101", "NET104")
+    run_ranks(load, 2, path)
+    run_ranks(save, 2, path)
+    run_ranks(load, 2, path)
     assert os.listdir(tmp_path) == ["ck"]
 
 
