@@ -5,6 +5,7 @@
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from flexckpt.cli import codes, convert, explain, ls, recipes, verify
@@ -27,6 +28,11 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """One line instead of the place in the code, which tells a user nothing."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors of flexckpt become one message on stderr.
 
@@ -38,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = make_parser().parse_args(arguments)
     try:
-        options.run(options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.showwarning = show_warning
+            options.run(options)
         sys.stdout.flush()
     except FlexckptError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -30,6 +30,7 @@ PARTS = {
     "flexckpt.shared_folder",
     "flexckpt.snapshot",
     "flexckpt.transfer",
+    "flexckpt.twins",
 }
 
 # Module -> what it may import beside the standard library and torch. A name stands for the module
@@ -67,7 +68,7 @@ ALLOWED = {
     | {"flexckpt.recipes", "rich"},
     "flexckpt.codes": set(),
     "flexckpt.collect": {*MODEL, "flexckpt.comm", "flexckpt.layout", "flexckpt.plan.targets"},
-    "flexckpt.comm": {"flexckpt.errors"},
+    "flexckpt.comm": {"flexckpt.errors", "xxhash"},
     "flexckpt.errors": {"flexckpt.codes"},
     "flexckpt.execute": {*MODEL, "flexckpt.io.ranged", "flexckpt.plan"},
     "flexckpt.export": {*ROOMS, "flexckpt.execute", "flexckpt.shared_folder", "flexckpt.transfer"},
@@ -92,7 +93,7 @@ ALLOWED = {
         "safetensors",
         "xxhash",
     },
-    "flexckpt.lang": {*MODEL, "lark"},
+    "flexckpt.lang": {*MODEL, "flexckpt.quiet_gc", "lark"},
     "flexckpt.layout": MODEL,
     "flexckpt.memory_index": {*ROOMS, "flexckpt.execute", "flexckpt.transfer"},
     "flexckpt.model": {*GEOMETRY, "flexckpt.errors"},
@@ -101,14 +102,15 @@ ALLOWED = {
     "flexckpt.quiet_gc": set(),
     "flexckpt.recipes": {"flexckpt.errors"},
     "flexckpt.replicas": {*ROOMS, "flexckpt.execute", "flexckpt.transfer", "xxhash"},
-    "flexckpt.save_mapped": {*ROOMS, *PARTS},
-    "flexckpt.saving": {"flexckpt.execute"},
+    "flexckpt.save_mapped": {*ROOMS, *PARTS, "flexckpt.api.like"},
+    "flexckpt.saving": {"flexckpt.comm", "flexckpt.execute"},
     "flexckpt.schedule_cache": {"flexckpt.comm", "xxhash"},
     "flexckpt.shared_folder": {"flexckpt.comm", "flexckpt.io"},
     "flexckpt.snapshot": {"flexckpt.model"},
     "flexckpt.states": set(),
     "flexckpt.testing": {*ROOMS, *PARTS, "flexckpt.api"},
     "flexckpt.transfer": {*MODEL, "flexckpt.comm", "flexckpt.execute", "flexckpt.plan"},
+    "flexckpt.twins": {*ROOMS, "flexckpt.execute", "flexckpt.export", "flexckpt.transfer"},
     "flexckpt.wording": set(),
 }
 
