@@ -2,7 +2,7 @@
 # Copyright the paddle-on-torch authors
 """From what users hand over (nested dictionaries, tensors, DTensors, shards) to shards and specs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from flexckpt.comm.group import Comm
 from flexckpt.errors import LayoutError
-from flexckpt.layout.dtensor import shards_of
+from flexckpt.layout.dtensor import is_dtensor, shards_of
 from flexckpt.model import Shard, TensorSpec, dtype_name
 from flexckpt.plan.targets import Target
 from flexckpt.states import WEIGHT, is_scalar, join_name, split_name
@@ -77,6 +77,11 @@ def _named(value: Any) -> Shard:
     return shards_of(split_name(value.key)[0], value)[0]
 
 
+def mesh_keys(state: State) -> set[str]:
+    """The keys of a state whose shards follow from the placements of DTensors."""
+    return {split_name(name)[0] for name, value in _leaves(state, "") if name and is_dtensor(value)}
+
+
 def targets_of(shards: Iterable[Shard]) -> list[Target]:
     """What the planner needs to know of shards that are to be filled.
 
@@ -102,6 +107,7 @@ def specs_of(
     *,
     dtypes: bool = True,
     known: Mapping[str, TensorSpec] | None = None,
+    by_mesh: Collection[str] = (),
 ) -> dict[str, TensorSpec]:
     """The tensors by key as all ranks hold them: shape, dtype of the weight, distinct boxes.
 
@@ -110,17 +116,19 @@ def specs_of(
         comm: the ranks.
         dtypes: say them; else the specs take any.
         known: what tells the shape of a key of which there are only scalars here.
+        by_mesh: keys of this rank that are DTensors; see :func:`mesh_keys`.
 
     Raises:
         LayoutError: LAY105 where ranks contradict one another.
     """
     with comm.together("looking at the shards"):
-        mine = _boxes(shards)
+        mine = *_boxes(shards), sorted(by_mesh)
     everyone = comm.gather(mine)
+    placed = {key for _, _, keys in everyone for key in keys}
     shapes: dict[str, tuple[int, ...]] = {}
     found: dict[str, torch.dtype | None] = {}
     boxes: dict[str, dict[tuple[tuple[int, ...], tuple[int, ...]], None]] = {}
-    for rank, (theirs, _) in enumerate(everyone):
+    for rank, (theirs, _, _) in enumerate(everyone):
         for key, (shape, dtype, parts) in theirs.items():
             if shapes.setdefault(key, shape) != shape:
                 raise LayoutError(
@@ -137,10 +145,11 @@ def specs_of(
             shape,
             found[key] if dtypes else None,
             tuple(boxes[key]) if len(boxes[key]) > 1 else None,
+            key in placed,
         )
         for key, shape in shapes.items()
     }
-    for _, scalars in everyone:
+    for _, scalars, _ in everyone:
         for key, shape in scalars.items():
             if key not in specs:
                 elsewhere = known.get(key) if known else None

@@ -4,21 +4,22 @@
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from flexckpt.api.load import Strict, file_suppliers, files_seen, reading_threads, shared_index
+from flexckpt.api.like import Like, specs_like, warn_of_guesses
+from flexckpt.api.load import Strict, file_suppliers, files_seen, reading, shared_index
 from flexckpt.comm.group import Comm
 from flexckpt.errors import FlexckptError
-from flexckpt.execute import FileSource, Stats
+from flexckpt.execute import Stats
 from flexckpt.export import Progress, export, outputs_of
-from flexckpt.io.ranged import FilePool
+from flexckpt.index import Stored
 from flexckpt.io.writers import check_layout, make_sink, states_of
 from flexckpt.lang import compile_program
+from flexckpt.transfer import Supplier
+from flexckpt.twins import check_copies
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -35,6 +36,7 @@ def convert(
     strict: Strict = True,
     layout: Literal["paddle", "torch"] = "paddle",
     states: Sequence[str] | None = None,
+    like: Like = None,
     checksums: bool = True,
     progress: Progress | None = None,
     group: "dist.ProcessGroup | None" = None,
@@ -55,6 +57,8 @@ def convert(
         strict: see :func:`flexckpt.load`.
         layout: see :func:`flexckpt.load`.
         states: the states to convert ("weight", "exp_avg"); all that ``to`` can hold if None.
+        like: a checkpoint, or specs by key, with the names and shapes that ``dst`` is to have. It makes
+            an inverse exact where the text alone does not tell the lengths of parts.
         checksums: keep a checksum of every tensor ("flexckpt" only).
         progress: is called with ``(bytes done, bytes in all, name)`` after every tensor of this rank.
         group: the ranks that convert together; all if None.
@@ -77,27 +81,32 @@ def convert(
     index = shared_index(where, comm)
     seen = files_seen(index, comm)
     with comm.together("planning"):
+        wanted = specs_like(like)
         program = compile_program(
-            aoa or [], index.specs(), None, reverse=reverse, strict=strict, layout=layout
+            aoa or [], index.specs(), wanted, reverse=reverse, strict=strict, layout=layout
         )
+        warn_of_guesses(program)
         chosen = states_of(to) if states is None else tuple(states)
         outputs = outputs_of(index, program.outputs, chosen)
         sink = make_sink(to, outputs, extra=index.extra, shard_size=shard_size, checksums=checksums)
     stats = Stats()
-    threads = reading_threads(comm)
-    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
-    with torch.no_grad(), FilePool(index.files, index.marks) as files, pool as workers:
+
+    def supplier(found: Sequence[tuple[Stored, str]]) -> Supplier:
+        return file_suppliers(found, index, comm, seen)
+
+    with torch.no_grad(), reading(index, comm) as (source, pool):
+        check_copies(index, program, source, supplier, comm, stats=stats, pool=pool)
         export(
             index,
             program.outputs,
             outputs,
-            FileSource(files),
-            lambda found: file_suppliers(found, index, comm, seen),
+            source,
+            supplier,
             sink,
             out,
             comm,
             stats=stats,
-            pool=workers,
+            pool=pool,
             progress=progress,
         )
     return stats

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from flexckpt.api.like import warn_of_guesses
 from flexckpt.boxes import shard_regions
-from flexckpt.collect import State, shards_in, specs_of
+from flexckpt.collect import State, mesh_keys, shards_in, specs_of
 from flexckpt.comm.group import Comm
 from flexckpt.errors import FlexckptError
 from flexckpt.execute import Stats
@@ -67,16 +68,16 @@ def full_params(
     """
     comm = Comm(group, timeout)
     with comm.together("looking at the state"):
-        shards = shards_in(state)
+        shards, placed = shards_in(state), mesh_keys(state)
         strangers = [r for r in ranks or () if not 0 <= r < comm.size]
         if strangers:
             raise FlexckptError("ARG101", f"ranks must be of the group, not {strangers}")
     wants = ranks is None or comm.rank in ranks
     rewrite = aoa, reverse, layout, tuple(states), wants, batch_bytes
-    what = rewrite, [held(s) for s in shards]
+    what = rewrite, sorted(placed), [held(s) for s in shards]
 
     def make() -> tuple[list[Output], Schedule]:
-        return _schedule(shards, rewrite, comm)
+        return _schedule(shards, placed, rewrite, comm)
 
     outputs, schedule = cached(what, comm, make)
 
@@ -95,6 +96,7 @@ def full_params(
 
 def _schedule(
     shards: Sequence[Shard],
+    placed: set[str],
     rewrite: tuple[
         str | Sequence[str] | None, bool, Literal["paddle", "torch"], tuple[str, ...], bool, int
     ],
@@ -102,9 +104,10 @@ def _schedule(
 ) -> tuple[list[Output], Schedule]:
     aoa, reverse, layout, states, wants, batch_bytes = rewrite
     index = memory_index(shards, comm)
-    specs = specs_of(shards, comm)
+    specs = specs_of(shards, comm, by_mesh=placed)
     with comm.together("planning"):
         program = compile_program(aoa or [], specs, None, reverse=reverse, layout=layout)
+        warn_of_guesses(program)
         outputs = outputs_of(index, program.outputs, states)
         batches = split_batches([o.nbytes for o in outputs], batch_bytes)
         targets = [_whole(o) for o in outputs] if wants else []

@@ -4,9 +4,9 @@
 
 import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Literal
 import torch
 import xxhash
 
-from flexckpt.collect import State, shards_in, specs_of, targets_of
+from flexckpt.collect import State, mesh_keys, shards_in, specs_of, targets_of
 from flexckpt.comm.group import Comm
 from flexckpt.errors import TransferError
 from flexckpt.execute import FileSource, Stats
 from flexckpt.index import SourceIndex, Stored
 from flexckpt.io.detect import read_index
 from flexckpt.io.ranged import FilePool
-from flexckpt.lang import Program, compile_program
-from flexckpt.model import Shard
-from flexckpt.plan.planner import Plan, make_plan
+from flexckpt.lang import compile_program
+from flexckpt.plan.planner import make_plan
 from flexckpt.replicas import share, suppliers_of
+from flexckpt.states import WEIGHT
 from flexckpt.transfer import carry_out, make_schedule, split_batches
+from flexckpt.twins import check_copies
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -100,10 +101,12 @@ def load(
     comm = Comm(group, timeout)
     report = LoadReport()
     with comm.together("looking at the targets"):
-        shards = shards_in(targets)
+        shards, placed = shards_in(targets), mesh_keys(targets)
     index = shared_index(Path(path).absolute(), comm)
     stored = index.specs()
-    specs = specs_of(shards, comm, dtypes=not cast, known=stored)
+    # A weight that only has a master copy takes the dtype that is wanted.
+    cast_all = cast or any((key, WEIGHT) not in index.entries for key in stored)
+    specs = specs_of(shards, comm, dtypes=not cast_all, known=stored, by_mesh=placed)
     seen = files_seen(index, comm)
     with comm.together("planning"):
         program = compile_program(
@@ -115,20 +118,28 @@ def load(
         report.unexpected, report.extra = sorted(program.unexpected), index.extra
     suppliers = suppliers_of(wanted, comm) if read_once else [comm.rank] * len(wanted)
     own = [s for s, rank in zip(wanted, suppliers, strict=True) if rank == comm.rank]
+    mine = seen[comm.rank]
+
+    def prefer(stored: Stored) -> int:
+        return 0 if mine[stored.file] else 1
+
+    def supplier(found: Sequence[tuple[Stored, str]]) -> Callable[[int], int]:
+        return file_suppliers(found, index, comm, seen)
+
     with comm.together("planning"):
-        plan = _plan(index, wanted, own, program, comm, seen, cast)
-        supplier = file_suppliers(plan.shards, index, comm, seen)
+        plan = make_plan(index, targets_of(own), program.outputs, prefer=prefer, cast=cast)
+        supplied = supplier(plan.shards)
         report.stand_ins = plan.stand_ins
     batches = split_batches([s.tensor.numel() * s.tensor.dtype.itemsize for s in own])
-    schedule = make_schedule(plan, batches, supplier, comm)
+    schedule = make_schedule(plan, batches, supplied, comm)
     tensors = {n: s.tensor for n, s in enumerate(own)}
-    threads = reading_threads(comm)
-    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
-    with torch.no_grad(), FilePool(index.files, index.marks) as files, pool as workers:
-        for _ in carry_out(schedule, tensors, FileSource(files), comm, report.stats, workers):
+    stats = report.stats
+    with torch.no_grad(), reading(index, comm) as (source, pool):
+        check_copies(index, program, source, supplier, comm, stats=stats, prefer=prefer, pool=pool)
+        for _ in carry_out(schedule, tensors, source, comm, stats, pool):
             pass
     if read_once and comm.size > 1:
-        share(wanted, suppliers, comm, report.stats)
+        share(wanted, suppliers, comm, stats)
     return report
 
 
@@ -176,23 +187,6 @@ def files_seen(index: SourceIndex, comm: Comm) -> list[bytes]:
     return [seen for seen, _ in told]
 
 
-def _plan(
-    index: SourceIndex,
-    wanted: Sequence[Shard],
-    own: Sequence[Shard],
-    program: Program,
-    comm: Comm,
-    seen: Sequence[bytes],
-    cast: bool,
-) -> Plan:
-    mine = seen[comm.rank]
-
-    def prefer(stored: Stored) -> int:
-        return 0 if mine[stored.file] else 1
-
-    return make_plan(index, targets_of(own), program.outputs, prefer=prefer, cast=cast)
-
-
 def file_suppliers(
     shards: Sequence[tuple[Stored, str]], index: SourceIndex, comm: Comm, seen: Sequence[bytes]
 ) -> Callable[[int], int]:
@@ -213,6 +207,15 @@ def file_suppliers(
     return chosen.__getitem__
 
 
-def reading_threads(comm: Comm) -> int:
-    """How many threads read: the processors, shared out among the ranks of this machine."""
-    return max(1, min(8, (os.cpu_count() or 1) // len(comm.node())))
+@contextmanager
+def reading(
+    index: SourceIndex, comm: Comm
+) -> Iterator[tuple[FileSource, ThreadPoolExecutor | None]]:
+    """The files of a checkpoint, and threads that read them.
+
+    The processors are shared out among the ranks of this machine.
+    """
+    threads = max(1, min(8, (os.cpu_count() or 1) // len(comm.node())))
+    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
+    with FilePool(index.files, index.marks) as files, pool as workers:
+        yield FileSource(files), workers

@@ -3,21 +3,23 @@
 """flexckpt.sync: from the ranks that train to the ranks that serve, without files."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
 from flexckpt.api.load import Strict
-from flexckpt.collect import State, shards_in, specs_of, targets_of
+from flexckpt.collect import State, mesh_keys, shards_in, specs_of, targets_of
 from flexckpt.comm.group import Comm
 from flexckpt.errors import LayoutError
 from flexckpt.execute import Stats
-from flexckpt.lang import compile_program
+from flexckpt.index import SourceIndex
+from flexckpt.lang import Program, compile_program
 from flexckpt.memory_index import held, memory_index, memory_source, supplier_in_memory
 from flexckpt.model import Shard
 from flexckpt.plan.planner import make_plan
 from flexckpt.schedule_cache import cached
 from flexckpt.transfer import Schedule, carry_out, make_schedule, split_batches
+from flexckpt.twins import check_copies
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -63,36 +65,49 @@ def sync(
     with comm.together("looking at the tensors"):
         have = shards_in(source or {})
         want = shards_in(targets or {})
+        placed = mesh_keys(source or {}), mesh_keys(targets or {})
         _check_apart(have, want)
     strictness = strict if isinstance(strict, bool) else tuple(sorted(strict.items()))
-    what = aoa, reverse, strictness, cast, layout, [held(s) for s in have], _places(want)
+    said = aoa, reverse, strictness, cast, layout, *map(sorted, placed)
 
-    def make() -> tuple[list[int], Schedule]:
-        return _schedule(have, want, aoa, reverse, strict, cast, layout, comm)
+    def make() -> _Way:
+        return _plan(have, want, placed, aoa, reverse, strict, cast, layout, comm)
 
-    numbers, schedule = cached(what, comm, make)
+    way = cached((said, [held(s) for s in have], _places(want)), comm, make)
     stats = Stats()
-    filled = {n: want[number].tensor for n, number in enumerate(numbers)}
+    filled = {n: want[number].tensor for n, number in enumerate(way.numbers)}
+    prefer, supplier = supplier_in_memory(comm)
+    memory = memory_source(have)
     with torch.no_grad():
-        for _ in carry_out(schedule, filled, memory_source(have), comm, stats):
+        check_copies(way.sources, way.program, memory, supplier, comm, stats=stats, prefer=prefer)
+        for _ in carry_out(way.schedule, filled, memory, comm, stats):
             pass
     return stats
 
 
-def _schedule(
+class _Way(NamedTuple):
+    """What is kept for the next call: which of the wanted shards are filled, and how."""
+
+    numbers: list[int]
+    schedule: Schedule
+    sources: SourceIndex
+    program: Program
+
+
+def _plan(
     have: Sequence[Shard],
     want: Sequence[Shard],
+    placed: tuple[set[str], set[str]],
     aoa: str | Sequence[str] | None,
     reverse: bool,
     strict: Strict,
     cast: bool,
     layout: Literal["paddle", "torch"],
     comm: Comm,
-) -> tuple[list[int], Schedule]:
-    """Which of the wanted shards are filled, and how."""
+) -> _Way:
     index = memory_index(have, comm)
-    there = specs_of(have, comm)
-    here = specs_of(want, comm, dtypes=not cast, known=there)
+    there = specs_of(have, comm, by_mesh=placed[0])
+    here = specs_of(want, comm, dtypes=not cast, known=there, by_mesh=placed[1])
     with comm.together("planning"):
         program = compile_program(
             aoa or [], there, here, reverse=reverse, strict=strict, layout=layout
@@ -103,7 +118,8 @@ def _schedule(
         prefer, supplier = supplier_in_memory(comm)
         plan = make_plan(index, targets_of(wanted), program.outputs, prefer=prefer, cast=cast)
     batches = split_batches([s.tensor.numel() * s.tensor.dtype.itemsize for s in wanted])
-    return numbers, make_schedule(plan, batches, supplier(plan.shards), comm)
+    schedule = make_schedule(plan, batches, supplier(plan.shards), comm)
+    return _Way(numbers, schedule, index, program)
 
 
 def _check_apart(have: Sequence[Shard], want: Sequence[Shard]) -> None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from flexckpt.errors import FlexckptError
 from flexckpt.io.sinks import DcpSink, HuggingFaceSink, NativeSink, Output, Sink
 from flexckpt.io.universal_writer import UniversalSink
-from flexckpt.io.universal_writer import UniversalSink
 from flexckpt.states import WEIGHT
 
 
@@ -32,7 +31,6 @@ WRITERS: dict[str, Writer] = {
     "dcp": Writer(lambda outputs, s: DcpSink(s.extra), None),
     "universal": Writer(lambda outputs, s: UniversalSink(outputs, s.extra), None),
     "hf": Writer(lambda outputs, s: HuggingFaceSink(outputs, s.shard_size), (WEIGHT,)),
-    "universal": Writer(lambda outputs, s: UniversalSink(outputs, s.extra), None),
 }
 
 

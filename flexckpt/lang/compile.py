@@ -2,9 +2,7 @@
 # Copyright the paddle-on-torch authors
 """compile_program: text and the tensors of both sides to a program."""
 
-import gc
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -15,6 +13,7 @@ from flexckpt.lang.program import Program
 from flexckpt.lang.run import Run
 from flexckpt.lang.tree import Misplaced, Statement, Text
 from flexckpt.model import TensorSpec
+from flexckpt.quiet_gc import quiet_gc
 
 Layout = Literal["paddle", "torch"]
 Strict = bool | Mapping[str, str]
@@ -57,7 +56,7 @@ def compile_program(
     if layout not in _AXES:
         raise AoaError("AOA104", f"layout must be 'paddle' or 'torch', not {layout!r}")
     axis = _AXES[layout]
-    with _without_collector():
+    with quiet_gc():
         return _compile(text, source, dest, reverse, rules, axis, free_dtypes)
 
 
@@ -79,18 +78,6 @@ def _compile(
     run = Run(text, source, dest, rules, axis)
     run.execute(statements)
     return run.finish()
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """No cycles are made here, but so many tuples that the collector would run half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def expand_program(
@@ -137,7 +124,17 @@ def _reversed(
     turned = [turn_or_raise(text, s) for s in reversed(statements)]
     run = Run(text, source, dest, rules, axis, lenient=True)
     run.execute(turned)
-    return run.finish()
+    program = run.finish()
+    program.assumed = tuple(text.excerpt(s) for s in turned if _cuts_equally(s))
+    return program
+
+
+def _cuts_equally(statement: Statement) -> bool:
+    """Whether a turned statement splits a tensor into parts of which only the number is known."""
+    right = statement.right
+    several = len(right) > 1 or any(name.array or "*" in name.text for name in right)
+    plain = statement.flag is None and statement.get("unstack") is None
+    return several and plain and statement.get("sizes") is None
 
 
 def turn_or_raise(text: Text, statement: Statement) -> Statement:

@@ -84,6 +84,12 @@ def _parts(name: str, key: str, spec: TensorSpec, axis: int) -> int:
     ranges = {(offset[axis], shape[axis]) for offset, shape in spec.shards if 0 not in shape}
     if len({length for _, length in ranges}) > 1:
         raise _ambiguous(name, f"the shards of {key} on axis {axis} are of unequal lengths")
+    if spec.by_mesh and len(ranges) > 1:
+        raise _ambiguous(
+            name,
+            f"the placements of {key} cut axis {axis} into {len(ranges)}, but do not tell whether "
+            f"each part is fused by itself (tp={len(ranges)}) or only the whole (tp=1)",
+        )
     return max(1, len(ranges))
 
 

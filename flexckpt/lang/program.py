@@ -26,6 +26,8 @@ class Program:
         twins: destination -> pieces that would write values it has already, because the forward
             program made several copies. Only of an inverse.
         lost: parts of the source that ``unpad`` cut off.
+        assumed: statements whose inverse cuts a tensor into equal parts, because nothing tells how
+            long the parts were. Only of an inverse without a description of the destination.
         text: what was compiled.
         batches: the statements after macros.
     """
@@ -39,6 +41,7 @@ class Program:
     unmatched: tuple[str, ...] = ()
     twins: dict[str, list[Piece]] = field(default_factory=dict)
     lost: list[Piece] = field(default_factory=list)
+    assumed: tuple[str, ...] = ()
     text: Text = field(default_factory=lambda: Text(()))
     batches: list[Batch] = field(default_factory=list)
 

@@ -89,6 +89,10 @@ class Text:
             if not isinstance(entry, str):
                 raise AoaError("AOA102", f"a program is text, not {type(entry).__name__}")
 
+    def excerpt(self, statement: Statement) -> str:
+        """What the user wrote for a statement."""
+        return self.entries[statement.entry][statement.span.start : statement.span.stop].strip()
+
     def error(
         self,
         code: str,

@@ -55,6 +55,7 @@ def make_plan(
     prefer: Preference | None = None,
     cast: bool = False,
     resolve: bool = True,
+    partial: bool = False,
 ) -> Plan:
     """Plan the copies into ``targets``.
 
@@ -65,13 +66,14 @@ def make_plan(
         prefer: rank of a shard among its replicas, the least is read.
         cast: let values take the dtype of their target where no statement casts them.
         resolve: complete lazily located shards, which reads their files.
+        partial: the variables need not fill their targets.
 
     Raises:
         CheckpointError: CKP201 where the stored shards leave part of a target without data.
         LayoutError: LAY103 where a state's dtype differs from its target's and ``cast`` is off.
     """
     with quiet_gc():
-        return _Planner(index, variables, prefer, cast, resolve).run(targets)
+        return _Planner(index, variables, prefer, cast, resolve, partial).run(targets)
 
 
 class _Planner:
@@ -82,11 +84,13 @@ class _Planner:
         prefer: Preference | None,
         cast: bool,
         resolve: bool,
+        partial: bool,
     ) -> None:
         self.index = index
         self.variables = variables
         self.prefer = prefer
         self.cast = cast
+        self.partial = partial
         self.resolve = index.resolve if resolve else None
         self.covers: dict[tuple[str, str], tuple[Cover, str]] = {}
         self.pieces: dict[str, Intervals[Piece]] = {}
@@ -120,7 +124,7 @@ class _Planner:
                 else:
                     covered += self.fetch(number, target, piece, region)
         size = box.numel
-        if covered != size:
+        if covered != size and not self.partial:
             raise CheckpointError(
                 "CKP201",
                 f"{join_name(target.key, target.state)!r}: the checkpoint holds {covered} of the "
