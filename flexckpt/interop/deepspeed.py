@@ -16,6 +16,7 @@ from flexckpt.comm.group import Comm
 from flexckpt.errors import CheckpointError, FlexckptError
 from flexckpt.index import SourceIndex
 from flexckpt.interop.deepspeed_engine import MASTER, Owner, View, fragment_shards, view_engine
+from flexckpt.interop.deepspeed_places import Places
 from flexckpt.io.deepspeed_files import plain
 from flexckpt.model import Shard
 from flexckpt.states import WEIGHT, is_scalar
@@ -74,8 +75,8 @@ def load_into_engine(
             numbers = index.extra.get("optimizer_numbers") or {}
             states = [_OwnerStates(view.optimizer, owner, wanted, dtypes) for owner in view.owners]
         targets = [s for o in view.owners for s in fragment_shards(o, o.tensor, MASTER)]
-        targets += [s for owner in states for s in owner.targets]
-        report = load(targets + view.others, path, aoa=aoa, strict=strict, cast=True)
+        targets += [s for owner in states for s in owner.targets] + view.others
+        report = load(Places(engine)(targets), path, aoa=aoa, strict=strict, cast=True)
         for owner in states:
             owner.keep(numbers)
     except BaseException:
@@ -107,7 +108,7 @@ def from_engine(engine: Any) -> list[Shard]:
             elif isinstance(value, torch.Tensor) and value.numel() == owner.tensor.numel():
                 shards += fragment_shards(owner, value, name)
     view.release()
-    return shards
+    return Places(engine)(shards)
 
 
 def engine_extra(engine: Any, client_state: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -83,8 +83,6 @@ def view_engine(engine: Any) -> View:
         )
     if optimizer is None or type(optimizer).__name__ in ("DummyOptim", "DeepSpeedZeRoOffload"):
         raise _unfit("the engine has no optimizer; give deepspeed.initialize one")
-    if getattr(engine, "mp_world_size", 1) > 1 or _calls(engine, "autotp_size") > 1:
-        raise _unfit("engines with tensor parallelism are not supported")
     if getattr(engine, "pipeline_parallelism", False):
         raise _unfit("engines with pipeline parallelism are not supported")
     if getattr(engine, "has_moe_layers", False):
@@ -114,11 +112,6 @@ def fragment_shards(owner: Owner, tensor: torch.Tensor, state: str) -> Iterator[
 
 def _unfit(why: str) -> FlexckptError:
     return FlexckptError("INT102", why)
-
-
-def _calls(engine: Any, method: str) -> int:
-    found = getattr(engine, method, None)
-    return found() if callable(found) else 0
 
 
 def _key(engine: Any, parameter: torch.Tensor) -> str:

@@ -88,7 +88,7 @@ class Entries:
             if part.local == full_box(shape):
                 shards.append(Stored(part.offset, shape, span, file, position))
             else:
-                for begin, stored in _runs(part, shape, span, file):
+                for begin, stored in runs_of(part, shape, span, file):
                     where = position + (begin - span[0]) * size
                     shards.append(stored._replace(position=where))
 
@@ -107,7 +107,7 @@ class Entries:
         return entry
 
 
-def _runs(part: Part, shape: Shape, span: tuple[int, int], file: int) -> list[tuple[int, Stored]]:
+def runs_of(part: Part, shape: Shape, span: tuple[int, int], file: int) -> list[tuple[int, Stored]]:
     """What a range of a flattened tensor has of one part, and at which element each run begins."""
     runs, strides = [], c_strides(shape)
     for box in flat_range_boxes(shape, *span):

@@ -4,7 +4,6 @@
 
 from collections.abc import Iterable
 from itertools import product
-from math import prod
 
 import torch
 
@@ -46,29 +45,23 @@ def gather(index: SourceIndex, state: str) -> dict[str, torch.Tensor]:
 
 
 def gather_shards(ranks: Iterable[Iterable[Shard]]) -> dict[tuple[str, str], torch.Tensor]:
-    """What the shards of all ranks make together, by key and state; each element must be held once.
+    """What the shards of all ranks make together, by key and state: every element must be there.
 
-    Shards of whole tensors may be held by several ranks if they are equal.
+    What several shards hold must be equal.
     """
     wholes: dict[tuple[str, str], torch.Tensor] = {}
-    counts: dict[tuple[str, str], torch.Tensor] = {}
+    seen: dict[tuple[str, str], torch.Tensor] = {}
     for shard in (shard for rank in ranks for shard in rank):
-        name = shard.key, shard.state
+        name, tensor = (shard.key, shard.state), shard.tensor.detach()
         if name not in wholes:
-            wholes[name] = torch.empty(tuple(shard.global_shape), dtype=shard.tensor.dtype)
-            counts[name] = torch.zeros(tuple(shard.global_shape), dtype=torch.int64)
-        if shard.flat_range is None and shard.tensor.shape == tuple(shard.global_shape):
-            if counts[name].any():
-                assert torch.equal(wholes[name], shard.tensor), name
-            wholes[name].copy_(shard.tensor.detach())
-            counts[name].fill_(1)
-            continue
-        storage = shard.tensor.detach().flatten()
-        base = shard.tensor.storage_offset()
+            wholes[name] = torch.empty(tuple(shard.global_shape), dtype=tensor.dtype)
+            seen[name] = torch.zeros(tuple(shard.global_shape), dtype=torch.bool)
+        length = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+        storage = tensor.as_strided((length,), (1,), 0)
         for region in shard.regions():
             for place, at in _positions(region):
-                wholes[name][place] = storage[at - base]
-                counts[name][place] += 1
-    assert all((count == 1).all() for count in counts.values())
-    assert all(prod(w.shape) == w.numel() for w in wholes.values())
+                assert not seen[name][place] or wholes[name][place] == storage[at], name
+                wholes[name][place] = storage[at]
+                seen[name][place] = True
+    assert all(there.all() for there in seen.values())
     return wholes
