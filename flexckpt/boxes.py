@@ -69,9 +69,9 @@ def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def flat_range_boxes(shape: Sequence[int], start: int, stop: int) -> list[Box]:
-    """Elements ``[start, stop)`` of a box flattened in C order, as at most ``2 N - 1`` disjoint boxes.
+    """Elements ``[start, stop)`` of a box flattened in C order, as ``2 N - 1`` boxes at most.
 
-    The boxes come in ascending order, and each is contiguous in the flattened box.
+    The boxes are disjoint and come in ascending order; each is contiguous in the flattened box.
     """
     if not 0 <= start <= stop <= prod(shape):
         raise ValueError(f"[{start}, {stop}) is not a range of a box of shape {tuple(shape)}")

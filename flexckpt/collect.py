@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""From what users hand over (nested dictionaries, tensors, DTensors, shards) to shards and specs."""
+"""From what users hand over (dictionaries of tensors, DTensors, shards) to shards and specs."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +22,8 @@ def shards_in(state: State) -> list[Shard]:
     """All shards of this process in a state.
 
     Args:
-        state: tensors, DTensors, shards or lists of shards by name, in dictionaries that may be nested (their
-            names are joined with a dot); or a list of shards.
+        state: tensors, DTensors, shards or lists of shards by name, in dictionaries that may be
+            nested (their names are joined with a dot); or a list of shards.
 
     Raises:
         LayoutError: LAY104 for anything else, LAY102 where two values have the same name.

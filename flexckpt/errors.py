@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The errors of flexckpt. Every message is one sentence that names the thing, the rule and the value."""
+"""The errors of flexckpt: one sentence each that names the thing, the rule and the value."""
 
 from flexckpt.codes import CODES
 

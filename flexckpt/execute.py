@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Carrying out copies on one rank: ranged reads where bytes lie side by side, strided copies elsewhere."""
+"""Copies on one rank: ranged reads where bytes lie side by side, strided copies elsewhere."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -183,7 +183,7 @@ def _read_directly(
     work: list[Callable[[], object]],
     stats: Stats,
 ) -> list[Copy]:
-    """Turn copies of adjacent bytes into reads, and adjacent reads into one; return the other copies."""
+    """Turn copies of adjacent bytes into as few reads as can be; return the other copies."""
     rest: list[Copy] = []
     reads: list[tuple[int, int, memoryview]] = []
     storages: dict[int, memoryview] = {}
@@ -219,7 +219,7 @@ def _read_directly(
 
 
 def _is_bytes(plan: Plan, copy: Copy, target: torch.Tensor) -> bool:
-    """Whether a copy moves adjacent bytes of a file into adjacent bytes of a CPU tensor, unchanged."""
+    """Whether a copy moves adjacent bytes of a file, unchanged, to adjacent bytes of a tensor."""
     if copy.shard < 0 or len(copy.extents) != 1 or copy.run != copy.extents[0]:
         return False
     dtype = getattr(torch, plan.shards[copy.shard][1])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Writing whole tensors that a program makes of any source: the engine of convert, and of save with one."""
+"""Writing the whole tensors that a program makes: the engine of convert, and of mapped saves."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -109,7 +109,8 @@ def export(
             if leaders > 1 and not sink.own_disks:
                 raise CheckpointError(
                     "CKP108",
-                    f"{path} cannot be written in this layout: not all ranks see the same folder there",
+                    f"{path} cannot be written in this layout: not all ranks see the same folder "
+                    "there",
                 )
             if folder.leads:
                 sink.begin(folder.partial)
@@ -153,7 +154,7 @@ def _target(output: Output, start: int) -> Target:
 
 
 class _Buffers:
-    """Memory for outputs: two areas that batches use in turn, one filled while the other is written."""
+    """Memory for outputs: one area is filled while the other is written."""
 
     def __init__(self, outputs: Sequence[Output], batches: Sequence[Sequence[int]]) -> None:
         self.outputs = outputs

@@ -25,9 +25,11 @@ class Stored(NamedTuple):
         offset, shape: the local box in the global tensor.
         flat_range: the stored elements are ``[start, stop)`` of the local box in C order; else all.
         file: position in :attr:`SourceIndex.files`.
-        position: byte of the first element in the file; None if :attr:`SourceIndex.resolve` must tell.
+        position: byte of the first element in the file; None if :attr:`SourceIndex.resolve` must
+            tell.
         strides: of the local box in elements, where it is not in C order. Not with ``flat_range``.
-        blob: what the reader's ``resolve`` needs to find the bytes: ``(offset, length)`` in the file.
+        blob: what the reader's ``resolve`` needs to find the bytes: ``(offset, length)`` in the
+            file.
         checksum: of the stored bytes, as written in the index, or None.
     """
 
@@ -73,17 +75,20 @@ class SourceIndex:
     """A checkpoint, seen from outside.
 
     Attributes:
-        layout: name of the layout: "flexckpt", "dcp", "deepspeed", "universal", "megatron", "paddle",
-            "safetensors", "torch".
+        layout: name of the layout: "flexckpt", "dcp", "deepspeed", "universal", "megatron",
+            "paddle", "safetensors", "torch".
         path: what the user named.
         files: absolute paths; Stored.file counts in these.
         entries: by ``(key, state)``.
-        extra: what else the checkpoint holds and is plain data (JSON types): training step, settings.
+        extra: what else the checkpoint holds and is plain data (JSON types): training step,
+            settings.
         resolve: completes a Stored whose ``position`` is None.
-        aliases: further names of a key that the checkpoint knows to be the same tensor (tied weights).
-        single_device: the layout stores every tensor as one device would have it, so that its shards
-            tell nothing of the order of what is fused in it, and no macro may count them.
-        marks: what each file holds from byte 8 on if it is the one that is meant; empty if nothing tells.
+        aliases: further names of a key that the checkpoint knows to be the same tensor (tied
+            weights).
+        single_device: the layout stores every tensor as one device would have it, so that its
+            shards tell nothing of the order of what is fused in it, and no macro may count them.
+        marks: what each file holds from byte 8 on if it is the one that is meant; empty if nothing
+            tells.
     """
 
     layout: str
@@ -99,9 +104,8 @@ class SourceIndex:
     def specs(self, state: str | None = None) -> dict[str, TensorSpec]:
         """The tensors by key, with their distinct boxes as shards unless ``single_device``.
 
-        Of one state, or of the weight of each key, or where there is none of its first state that is not
-        a scalar. A key of which there are only scalars has their shape.
-        """
+        Of one state, or of the weight of each key, or where there is none of its first state that
+        is not a scalar. A key of which there are only scalars has their shape."""
         out: dict[str, TensorSpec] = {}
         for (key, name), entry in self.entries.items():
             wanted = name == state if state else key not in out and not is_scalar(name)

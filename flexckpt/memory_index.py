@@ -60,7 +60,7 @@ def memory_source(shards: Sequence[Shard]) -> MemorySource:
 def supplier_in_memory(
     comm: Comm,
 ) -> tuple[Preference, Callable[[Sequence[tuple[Stored, str]]], Supplier]]:
-    """Which replica a rank prefers: its own, else one that differs from rank to rank; and who holds it."""
+    """Which replica a rank prefers (its own, else not the same for all), and who holds it."""
 
     def prefer(stored: Stored) -> int:
         return (stored.file - comm.rank) % comm.size

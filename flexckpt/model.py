@@ -29,10 +29,11 @@ class TensorSpec:
     Args:
         shape: global shape.
         dtype: a torch dtype; None for a destination that takes what it gets.
-        shards: ``(offset, shape)`` of each shard; None for one that is whole. Several shards may be the
-            same box (replicas).
-        by_mesh: the shards follow from the placements of a DTensor, which do not tell whether a fused
-            tensor is fused in each of them or as a whole (FSDP): the layout macros then want ``tp=``.
+        shards: ``(offset, shape)`` of each shard; None for one that is whole. Several shards may be
+            the same box (replicas).
+        by_mesh: the shards follow from the placements of a DTensor, which do not tell whether a
+            fused tensor is fused in each of them or as a whole (FSDP): the layout macros then want
+            ``tp=``.
     """
 
     shape: tuple[int, ...]
@@ -52,7 +53,8 @@ class Shard:
         offset: of the local box in the global tensor.
         local_shape: of the local box; the shape of ``tensor`` if None.
         flat_range: ``tensor`` holds the elements ``[start, stop)`` of the local box in C order.
-        state: which state of the parameter, a key of :data:`flexckpt.states.STATES` or a name of your own.
+        state: which state of the parameter, a key of :data:`flexckpt.states.STATES` or a name of
+            your own.
 
     Raises:
         LayoutError: if the numbers do not fit one another.
@@ -90,7 +92,8 @@ class Shard:
         if tuple(self.tensor.shape) != want:
             raise LayoutError(
                 "LAY102",
-                f"shard of {self.key!r}: tensor must have shape {want}, not {tuple(self.tensor.shape)}",
+                f"shard of {self.key!r}: tensor must have shape {want}, not "
+                f"{tuple(self.tensor.shape)}",
             )
 
     def regions(self) -> list[Region]:
@@ -133,6 +136,6 @@ def check_box(
         if o < 0 or n < 0 or o + n > g:
             raise LayoutError(
                 "LAY101",
-                f"shard of {key!r}: the box at {tuple(offset)} of shape {tuple(local_shape)} leaves the "
-                f"global shape {tuple(global_shape)}",
+                f"shard of {key!r}: the box at {tuple(offset)} of shape {tuple(local_shape)} "
+                f"leaves the global shape {tuple(global_shape)}",
             )

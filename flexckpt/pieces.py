@@ -2,9 +2,9 @@
 # Copyright the paddle-on-torch authors
 """Pieces: how part of a source tensor becomes part of a variable, as one affine map of indices.
 
-Everything the mapping language does to geometry (concatenate, split, permute, stack, reshape, pad) keeps
-a piece affine, so one representation serves from the evaluated program down to the strided copy.
-"""
+Everything the mapping language does to geometry (concatenate, split, permute, stack, reshape, pad)
+keeps a piece affine, so one representation serves from the evaluated program down to the strided
+copy."""
 
 from collections.abc import Iterator
 from math import prod
@@ -16,7 +16,7 @@ Side = Literal["src", "dst"]
 
 
 class Dim(NamedTuple):
-    """``extent`` steps that move the source index along one axis and the destination index along one."""
+    """``extent`` steps along one axis of the source and one of the destination."""
 
     extent: int
     src_axis: int
@@ -28,8 +28,9 @@ class Dim(NamedTuple):
 class Piece(NamedTuple):
     """Elements of one source tensor in their places in a variable.
 
-    For every index ``i`` with ``0 <= i[d] < dims[d].extent`` the variable's element at ``dst`` plus the
-    steps of the dims is the source's element at ``src`` plus theirs. Dims of extent 1 are left out.
+    For every index ``i`` with ``0 <= i[d] < dims[d].extent`` the variable's element at ``dst`` plus
+    the steps of the dims is the source's element at ``src`` plus theirs. Dims of extent 1 are left
+    out.
 
     Attributes:
         source: name of the source tensor; None for a constant.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Targets that several ranks of one machine hold alike: one rank fills each, the others get it from it."""
+"""Targets that several ranks of one machine hold: one fills each and gives it to the others."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def _digest(shard: Shard) -> int:
 
 
 def share(shards: Sequence[Shard], suppliers: Sequence[int], comm: Comm, stats: Stats) -> None:
-    """Give every rank the shards that another one filled for it; every rank of ``comm`` calls this."""
+    """Give every rank the shards that another filled for it; all ranks of ``comm`` call this."""
     plan = Plan()
     targets: dict[int, torch.Tensor] = {}
     for shard, supplier in zip(shards, suppliers, strict=True):
@@ -66,7 +66,7 @@ def share(shards: Sequence[Shard], suppliers: Sequence[int], comm: Comm, stats: 
 
 
 def _take(plan: Plan, number: int, shard: Shard, rank: int) -> None:
-    """Add to the plan the copy of a shard from the rank that holds the same; its digest names it there."""
+    """Add the copy of a shard from the rank that holds the same, where its digest names it."""
     tensor = shard.tensor
     shape = tuple(tensor.shape)
     steps = zip(tensor.stride(), c_strides(shape), shape, strict=True)

@@ -22,7 +22,8 @@ def cached(what: object, comm: Comm, make: Callable[[], T]) -> T:
     Every rank of ``comm`` calls this, and ``make`` runs on all ranks or on none.
 
     Args:
-        what: everything that the result depends on in this process, with a repr that tells it apart.
+        what: everything that the result depends on in this process, with a repr that tells it
+            apart.
         comm: the ranks.
         make: may exchange messages.
     """

@@ -36,7 +36,7 @@ _PADDLE = {state.paddle: name for name, state in STATES.items() if state.paddle}
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """``(key, state)`` of a flat name: ``w@exp_avg``, Paddle's ``w.moment1_0``, or else a weight."""
+    """``(key, state)`` of a flat name: of ``w@exp_avg``, ``w.moment1_0`` (Paddle) or ``w``."""
     key, at, state = name.rpartition("@")
     if at and key and state in STATES:
         return key, state

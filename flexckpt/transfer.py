@@ -2,9 +2,8 @@
 # Copyright the paddle-on-torch authors
 """Filling targets from shards that other ranks hold or see, together with those of this rank.
 
-Receivers ask: a rank plans its own targets and tells every supplier once, in order, which messages it
-wants. Targets are filled in batches, so that little is in flight at any time.
-"""
+Receivers ask: a rank plans its own targets and tells every supplier once, in order, which messages
+it wants. Targets are filled in batches, so that little is in flight at any time."""
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,8 +80,8 @@ def make_schedule(
 
     Args:
         plan: of this rank's targets.
-        batches: numbers of its targets that are filled together. Batches of one number happen at the
-            same time on all ranks.
+        batches: numbers of its targets that are filled together. Batches of one number happen at
+            the same time on all ranks.
         supplier: the rank from which a shard of the plan comes.
         comm: the ranks.
     """

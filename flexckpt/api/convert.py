@@ -49,7 +49,7 @@ def convert(
 
     Args:
         src: a checkpoint of any known layout.
-        dst: the folder to write; it appears when it is complete, and what stood there stays until then.
+        dst: the folder to write; it appears when it is complete, and replaces what stood there.
         aoa: the mapping from ``src`` to ``dst``; None to keep names and structure.
         reverse: ``aoa`` describes the opposite direction; its inverse is used.
         to: the layout of ``dst``: "hf" (weights only), "flexckpt", "dcp" or "universal".
@@ -57,10 +57,11 @@ def convert(
         strict: see :func:`flexckpt.load`.
         layout: see :func:`flexckpt.load`.
         states: the states to convert ("weight", "exp_avg"); all that ``to`` can hold if None.
-        like: a checkpoint, or specs by key, with the names and shapes that ``dst`` is to have. It makes
-            an inverse exact where the text alone does not tell the lengths of parts.
+        like: a checkpoint, or specs by key, with the names and shapes that ``dst`` is to have. It
+            makes an inverse exact where the text alone does not tell the lengths of parts.
         checksums: keep a checksum of every tensor ("flexckpt" only).
-        progress: is called with ``(bytes done, bytes in all, name)`` after every tensor of this rank.
+        progress: is called with ``(bytes done, bytes in all, name)`` after every tensor of this
+            rank.
         group: the ranks that convert together; all if None.
         timeout: seconds that a rank waits for another.
 
@@ -120,8 +121,8 @@ def merge(
     progress: Progress | None = None,
     group: "dist.ProcessGroup | None" = None,
 ) -> Stats:
-    """Put the weights of a sharded checkpoint together into a Hugging Face folder, names as they are.
+    """Put the weights of a sharded checkpoint together into a Hugging Face folder.
 
-    The same as :func:`convert` without a mapping; see there.
+    The same as :func:`convert` without a mapping, so names stay; see there.
     """
     return convert(src, dst, to="hf", shard_size=shard_size, progress=progress, group=group)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""flexckpt.full_params: whole tensors of a sharded model, one after the other, with bounded memory."""
+"""flexckpt.full_params: whole tensors of a sharded model, one by one, with bounded memory."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -43,8 +43,8 @@ def full_params(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Whole tensors of what the ranks hold together, rewritten by a mapping, in a fixed order.
 
-    Every rank of the group runs the generator to its end. The plan is kept, so that the next call with
-    the same shapes only moves data.
+    Every rank of the group runs the generator to its end. The plan is kept, so that the next call
+    with the same shapes only moves data.
 
     Args:
         state: as in :func:`flexckpt.save`.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""What an output is to look like: an inverse is exact only where the shapes of its results are known."""
+"""What an output is to look like: an inverse is exact where the shapes of its results are known."""
 
 import os
 import warnings
@@ -14,9 +14,9 @@ Like = str | os.PathLike[str] | Mapping[str, TensorSpec] | None
 
 
 def specs_like(like: Like) -> dict[str, TensorSpec] | None:
-    """The tensors that are wanted, as a checkpoint or a dictionary describes them; None if nothing does.
+    """The tensors that are wanted, as a checkpoint or a dictionary describes them.
 
-    Their dtypes are left open, and they are whole.
+    Their dtypes are left open, and they are whole. None if nothing describes them.
     """
     if like is None:
         return None
@@ -28,7 +28,7 @@ def warn_of_guesses(program: Program) -> None:
     """Tell which statements were inverted on the guess that the parts of a tensor are equal."""
     for statement in program.assumed:
         warnings.warn(
-            f"the inverse of {statement!r} cuts its result into equal parts; if they are not equal, "
-            "state sizes=[...] in the statement or pass like=",
+            f"the inverse of {statement!r} cuts its result into equal parts; if they are not "
+            "equal, state sizes=[...] in the statement or pass like=",
             stacklevel=3,
         )

@@ -39,8 +39,8 @@ class LoadReport:
     """What a load did.
 
     Attributes:
-        missing: targets that the checkpoint has no data for, left as they were (only where ``strict``
-            admits it).
+        missing: targets that the checkpoint has no data for, left as they were (only where
+            ``strict`` admits it).
         unexpected: tensors of the checkpoint that nothing took.
         kept: targets that the mapping leaves as they were.
         stand_ins: targets whose state came from another: "w@master: weight of w".
@@ -74,14 +74,14 @@ def load(
     In a distributed job every rank of the group calls this with the tensors that it holds.
 
     Args:
-        targets: tensors, DTensors, :class:`flexckpt.Shard` objects or lists of those by name (``w``,
-            ``w@exp_avg``), in dictionaries that may be nested; or a list of shards.
-        path: a checkpoint that flexckpt, torch DCP, DeepSpeed, Megatron or Paddle wrote, or safetensors
-            or torch files; recognized by itself.
+        targets: tensors, DTensors, :class:`flexckpt.Shard` objects or lists of those by name
+            (``w``, ``w@exp_avg``), in dictionaries that may be nested; or a list of shards.
+        path: a checkpoint that flexckpt, torch DCP, DeepSpeed, Megatron or Paddle wrote, or
+            safetensors or torch files; recognized by itself.
         aoa: the mapping from the checkpoint to the targets; None if names and shapes are the same.
         reverse: ``aoa`` describes the opposite direction; its inverse is used.
-        strict: True raises for targets without data and for tensors that nothing takes. A dictionary
-            sets "missing", "unexpected" and "unmatched" to "error", "warn" or "ignore".
+        strict: True raises for targets without data and for tensors that nothing takes. A
+            dictionary sets "missing", "unexpected" and "unmatched" to "error", "warn" or "ignore".
         cast: let values take the dtype of their target without a cast in the mapping.
         layout: of linear layers, which gives the default axis of the fuse macros: "paddle" for
             ``[in, out]`` (axis 1), "torch" for ``[out, in]`` (axis 0).
@@ -144,7 +144,7 @@ def load(
 
 
 def shared_index(path: Path, comm: Comm) -> SourceIndex:
-    """The index, read by every rank that sees the checkpoint; others get that of the first which does."""
+    """The index, read by every rank that sees the checkpoint, and handed on to the others."""
     sees = comm.gather(os.path.exists(path))
     index = None
     with comm.together("reading the index of the checkpoint"):

@@ -53,10 +53,11 @@ def save(
 
     Args:
         state: as in :func:`flexckpt.load`: tensors, DTensors, shards by name.
-        path: the folder of the checkpoint. An empty folder, or a checkpoint of a layout that flexckpt
-            writes, is replaced; anything else there is an error.
+        path: the folder of the checkpoint. An empty folder, or a checkpoint of a layout that
+            flexckpt writes, is replaced; anything else there is an error.
         aoa: a mapping from the names and shapes of ``state`` to those of the checkpoint.
-        reverse: ``aoa`` describes the opposite direction (it is the mapping that loads); its inverse is used.
+        reverse: ``aoa`` describes the opposite direction (it is the mapping that loads); its
+            inverse is used.
         to: the layout: "flexckpt", "hf", "dcp" or "universal". Shards are stored as they are in
             "flexckpt" and "dcp" without a mapping; else tensors are put together, each on one rank.
         extra: what to keep beside the tensors, of JSON types; comes back as ``LoadReport.extra``.
@@ -133,7 +134,7 @@ def plain(extra: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _shards_to_write(shards: Sequence[Shard], comm: Comm, redundancy: bool) -> list[Shard]:
-    """The shards of this rank that it writes: each distinct one is written by one rank, or by all."""
+    """The shards that this rank writes: of replicas one is written, or with redundancy all."""
     mine: dict[Held, Shard] = {}
     for shard in shards:
         mine.setdefault(held(shard), shard)

@@ -57,8 +57,8 @@ def sync(
 
     Raises:
         AoaError: the mapping does not fit. Nothing was changed.
-        LayoutError: the shards are not whole tensors, a dtype differs and ``cast`` is off, or a target
-            shares memory with a source.
+        LayoutError: the shards are not whole tensors, a dtype differs and ``cast`` is off, or a
+            target shares memory with a source.
         TransferError: another rank failed.
     """
     comm = Comm(group, timeout)

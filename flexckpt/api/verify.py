@@ -37,7 +37,7 @@ class Verified(NamedTuple):
 def verify(
     path: str | os.PathLike[str], *, progress: Callable[[int, int, str], object] | None = None
 ) -> Verified:
-    """Check that the shards of a checkpoint are whole tensors, lie in their files, and are unchanged.
+    """Check that a checkpoint has whole tensors, in files of the right size, unchanged.
 
     Works for every layout; only flexckpt's own keeps checksums. Little is in memory at a time.
 
@@ -46,9 +46,9 @@ def verify(
         progress: is called with ``(bytes done, bytes in all, name)`` after every shard.
 
     Raises:
-        CheckpointError: CKP107 for a shard whose bytes are others than were written, CKP102 or CKP103
-            for a file that is missing, cut short or another one, CKP201 or CKP202 where the shards
-            are not whole tensors.
+        CheckpointError: CKP107 for a shard whose bytes are others than were written, CKP102 or
+            CKP103 for a file that is missing, cut short or another one, CKP201 or CKP202 where the
+            shards are not whole tensors.
     """
     return verify_index(read_index(path), progress)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""A group of processes as flexckpt uses it: objects for metadata, CPU tensors for data, shared failure."""
+"""A group of processes: objects for metadata, CPU tensors for data, failures that all learn of."""
 
 import os
 import socket
@@ -24,7 +24,8 @@ class Comm:
     """The processes that save or load together; one process alone needs no torch.distributed.
 
     Args:
-        group: a process group; None for all processes, or for one where torch.distributed is not used.
+        group: a process group; None for all processes, or for one where torch.distributed is not
+            used.
         timeout: seconds that a rank waits for another; the group's own limit if None.
         separate: use a group that nothing else uses, as a thread needs that works beside training.
     """
@@ -109,7 +110,7 @@ class Comm:
         sends: Sequence[tuple[int, torch.Tensor]],
         receives: Sequence[tuple[int, torch.Tensor]],
     ) -> None:
-        """Send and receive dense CPU tensors ``(peer, tensor)``; peers list theirs in the same order."""
+        """Send and receive dense CPU tensors ``(peer, tensor)``, in the order of the peers."""
         with self._waiting():
             pending = [
                 dist.irecv(tensor, group=self.group, group_src=peer) for peer, tensor in receives
@@ -171,7 +172,7 @@ _groups: dict[tuple[tuple[int, ...], float | None, bool], Any] = {}
 def _cpu_group(
     group: "dist.ProcessGroup | None", timeout: float | None, separate: bool
 ) -> "dist.ProcessGroup":
-    """The group itself if it moves CPU tensors in the given time, else one of the same ranks that does."""
+    """The group itself if it moves CPU tensors in that time, else one of its ranks that does."""
     chosen = dist.group.WORLD if group is None else group
     assert chosen is not None
     backend = dist.get_backend_config(chosen)

@@ -9,8 +9,8 @@ from pathlib import Path
 from flexckpt.errors import CheckpointError
 from flexckpt.index import Reader, SourceIndex
 
-# Layout -> where its reader is, in the order in which they are asked: a layout that is a special case
-# of another stands before it.
+# Layout -> where its reader is, in the order in which they are asked: a special case of another
+# layout stands before it.
 READERS: dict[str, tuple[str, str]] = {
     "flexckpt": ("flexckpt.io.native", "READER"),
     "megatron": ("flexckpt.io.megatron", "READER"),

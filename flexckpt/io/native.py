@@ -5,9 +5,9 @@
     index.json                 format, version, checksum of this text, files, tensors, extra
     rank-00000.safetensors     one entry per shard, named "key@state#number"
 
-The index alone tells where every shard lies; the names in the files are for people. Every file begins
-with a random mark that the index repeats, so that files of two checkpoints are never taken for one.
-"""
+The index alone tells where every shard lies; the names in the files are for people. Every file
+begins with a random mark that the index repeats, so that files of two checkpoints are never taken
+for one."""
 
 import json
 import os
@@ -133,8 +133,8 @@ def read_index(path: Path) -> SourceIndex:
     """The index of a checkpoint that :func:`flexckpt.save` wrote.
 
     Raises:
-        CheckpointError: CKP102, CKP103, CKP106 or CKP107 where the index is not as it should be, or a file that
-            is here has another size.
+        CheckpointError: CKP102, CKP103, CKP106 or CKP107 where the index is not as it should be, or
+            a file that is here has another size.
     """
     where = path / INDEX
     try:

@@ -30,8 +30,8 @@ class RangedFile:
         mark: what it must hold from byte 8 on.
 
     Raises:
-        CheckpointError: CKP102 if there is no such file, CKP103 if it is not a file that can be read, or
-            another one.
+        CheckpointError: CKP102 if there is no such file, CKP103 if it is not a file that can be
+            read, or another one.
     """
 
     def __init__(self, path: Path, mark: bytes = b"") -> None:
@@ -82,7 +82,8 @@ class RangedFile:
         strides: Sequence[int],
         base: int,
     ) -> torch.Tensor:
-        """A strided view of the file; strides and base count elements from the byte ``position``."""
+        """A strided view of the file; strides and base count elements from the byte
+        ``position``."""
         shift = position % dtype.itemsize
         key = dtype, shift
         if key not in self._views:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Layouts that can be written: who writes which output, and how a stream of tensors becomes files."""
+"""Layouts that can be written: how a stream of tensors becomes files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,8 +44,8 @@ class Sink(Protocol):
     """A layout being written into a folder by several ranks.
 
     Attributes:
-        own_disks: whether every rank writes files of its own, so that ranks may do without seeing those
-            of the others.
+        own_disks: whether every rank writes files of its own, so that ranks may do without seeing
+            those of the others.
     """
 
     own_disks: bool
@@ -54,7 +54,7 @@ class Sink(Protocol):
         """Make what all ranks need; on one rank, before any writes."""
 
     def write(self, folder: Path, rank: int, outputs: Sequence[Output], stream: Stream) -> Any:
-        """Write the outputs of one rank, which come in the order of ``outputs``; records for finish."""
+        """Write the outputs of one rank, which come in this order; records for :meth:`finish`."""
 
     def finish(self, folder: Path, records: Sequence[Any]) -> None:
         """Write the index from the records of all ranks; on one rank, after all have written."""

@@ -11,10 +11,11 @@ from flexckpt.pieces import Piece
 
 
 class Copy(NamedTuple):
-    """``target[base + i . strides] = source[base + i . strides]`` for every index ``i`` within ``extents``.
+    """``target[base + i . strides] = source[base + i . strides]`` for every index ``i`` within
+    ``extents``.
 
-    Bases and strides count elements: of the source from the first stored element of the shard, of the
-    target from the start of its storage. The last dim has the smallest step in the target.
+    Bases and strides count elements: of the source from the first stored element of the shard, of
+    the target from the start of its storage. The last dim has the smallest step in the target.
 
     Attributes:
         shard: number of the source shard in the plan; -1 for a constant.

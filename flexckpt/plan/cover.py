@@ -20,9 +20,8 @@ MOST_SUBTRACTED = 1 << 19
 class Cover:
     """Disjoint regions of a stored tensor.
 
-    Of replicas the one with the least ``preference`` is kept, and of overlapping shards each element
-    is taken from one only.
-    """
+    Of replicas the one with the least ``preference`` is kept, and of overlapping shards each
+    element is taken from one only."""
 
     def __init__(self, entry: Entry, prefer: Preference | None = None) -> None:
         first = entry.shards[0] if len(entry.shards) == 1 else None
@@ -55,8 +54,8 @@ def _check(entry: Entry, stored: Stored) -> None:
     if not inside:
         raise CheckpointError(
             "CKP202",
-            f"{entry.key!r} ({entry.state}): a shard at {stored.offset} of shape {stored.shape} leaves "
-            f"the global shape {entry.shape}",
+            f"{entry.key!r} ({entry.state}): a shard at {stored.offset} of shape {stored.shape} "
+            f"leaves the global shape {entry.shape}",
         )
 
 

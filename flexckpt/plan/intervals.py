@@ -30,7 +30,7 @@ class Intervals(Generic[T]):
         self.longest = max(stop[self.axis] - start[self.axis] for start, stop in bounds)
 
     def meeting(self, start: Sequence[int], stop: Sequence[int]) -> Iterator[T]:
-        """The items that may share elements with the box ``[start, stop)``, and perhaps a few more."""
+        """All items that share elements with the box ``[start, stop)``, and perhaps more."""
         if self.starts is None:
             return iter(self.items)
         low = bisect_right(self.starts, start[self.axis] - self.longest)

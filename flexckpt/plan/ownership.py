@@ -45,7 +45,8 @@ def assign_writers(ranks: Sequence[Sequence[Held]]) -> dict[Held, int]:
         ranks: what every rank holds.
 
     Raises:
-        LayoutError: LAY105 where ranks contradict one another, or together do not hold a tensor exactly once.
+        LayoutError: LAY105 where ranks contradict one another, or together do not hold a tensor
+            exactly once.
     """
     holders: dict[Held, list[int]] = defaultdict(list)
     for rank, held in enumerate(ranks):

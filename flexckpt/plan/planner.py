@@ -2,8 +2,8 @@
 # Copyright the paddle-on-torch authors
 """The planner: a pure function of (source index, targets of one rank, program).
 
-A rank plans its own targets only; nothing here grows with the number of ranks but the shards it meets.
-"""
+A rank plans its own targets only; nothing here grows with the number of ranks but the shards it
+meets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,8 @@ class Plan:
         shards: the source shards that are met, with their dtype names.
         copies: grouped by target, in the order of the targets.
         ends: ``copies[ends[t - 1] : ends[t]]`` fill target ``t``.
-        scalars: target -> how many values its copies bring; they must be equal, and it takes that value.
+        scalars: target -> how many values its copies bring; they must be equal, and it takes that
+            value.
         stand_ins: targets whose state was missing and came from another ("w@master: weight of w").
         names: of the targets.
     """
@@ -188,7 +189,8 @@ class _Planner:
             if weight is not None and weight.shape != entry.shape:
                 raise CheckpointError(
                     "CKP202",
-                    f"{source!r}: its {entry.state!r} has shape {entry.shape}, the weight {weight.shape}",
+                    f"{source!r}: its {entry.state!r} has shape {entry.shape}, the weight "
+                    f"{weight.shape}",
                 )
             self.covers[name] = Cover(entry, self.prefer), dtype_name(entry.dtype)
         return self.covers[name]
@@ -207,7 +209,7 @@ class _Planner:
         return number, region
 
     def scalar(self, number: int, target: Target, variable: Variable) -> int:
-        """Plan to bring the per-parameter value of each source of a variable; how many there are."""
+        """Plan to bring the value of each source of a variable; how many there are."""
         sources = dict.fromkeys(p.source for p in variable.pieces if p.source is not None)
         sources = sources or {target.key: None}  # a parameter without elements comes from its own
         for place, source in enumerate(sources):
@@ -215,7 +217,8 @@ class _Planner:
             if prod(entry.shape) != 1 or not entry.shards:
                 raise CheckpointError(
                     "CKP202",
-                    f"{source!r}: its {target.state!r} must be one value, not of shape {entry.shape}",
+                    f"{source!r}: its {target.state!r} must be one value, not of shape "
+                    f"{entry.shape}",
                 )
             stored = min(entry.shards, key=self.prefer) if self.prefer else entry.shards[0]
             shard, _ = self.number(stored, stored.regions()[0], dtype_name(entry.dtype))

@@ -13,8 +13,8 @@ def balanced(sizes: Mapping[K, int], ranks: Sequence[int]) -> dict[K, int]:
     """Share items among ranks, largest first, each to the least loaded (Graham's LPT rule).
 
     Args:
-        sizes: bytes of each item. Items of one size are taken in the order of their names, so that all
-            ranks decide alike whatever order they list them in.
+        sizes: bytes of each item. Items of one size are taken in the order of their names, so that
+            all ranks decide alike whatever order they list them in.
         ranks: those that can take any of the items.
     """
     return constrained({item: (size, ranks) for item, size in sizes.items()})

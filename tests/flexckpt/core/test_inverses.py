@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Inverses: exact where shapes are told, never silently one of two values, never silently a guess."""
+"""Inverses: exact where shapes are told, and never silently one of two values or a guess."""
 
 from pathlib import Path
 
