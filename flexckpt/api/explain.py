@@ -52,6 +52,7 @@ class Explanation:
         unexpected: tensors of the source that nothing takes.
         dropped: tensors of the source that the mapping deletes.
         kept: destinations that the mapping leaves as they are.
+        assumed: statements whose inverse cuts into equal parts, because nothing tells the lengths.
     """
 
     outputs: list[Becomes]
@@ -60,6 +61,7 @@ class Explanation:
     unexpected: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
 
     def json(self) -> dict[str, Any]:
         """All of it as JSON types, a row per destination."""
@@ -76,6 +78,7 @@ class Explanation:
             *_names("Unexpected: taken by nothing", self.unexpected),
             *_names("Dropped by the mapping", self.dropped),
             *_names("Kept as they are in the destination", self.kept),
+            *_lines("Inverted as if all parts were of equal length", self.assumed),
         ]
         return "\n".join([*blocks, self._summary()]) + "\n"
 
@@ -184,6 +187,7 @@ def _explanation(program: Program, source: Mapping[str, TensorSpec]) -> Explanat
         unexpected=sorted(program.unexpected),
         dropped=sorted(program.dropped),
         kept=sorted(program.kept),
+        assumed=list(program.assumed),
     )
 
 
@@ -232,3 +236,7 @@ def _names(title: str, names: Sequence[str]) -> list[str]:
     found = patterns(names)
     rows = [f"  {text}" + (f"  ({count} tensors)" if count > 1 else "") for text, count in found]
     return [title, *rows, ""]
+
+
+def _lines(title: str, texts: Sequence[str]) -> list[str]:
+    return [title, *(f"  {text}" for text in texts), ""] if texts else []

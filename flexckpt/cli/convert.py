@@ -21,6 +21,9 @@ def add_to(commands: Any) -> None:
         "--to", choices=LAYOUTS, default="hf", help="layout to write; hf unless told"
     )
     convert.add_argument(
+        "--like", metavar="PATH", help="a checkpoint with the names and shapes that DST is to have"
+    )
+    convert.add_argument(
         "--states",
         nargs="+",
         metavar="STATE",
@@ -31,9 +34,8 @@ def add_to(commands: Any) -> None:
         "merge", help="whole tensors in Hugging Face files, under their own names"
     )
     _add_paths(merge)
-    merge.set_defaults(
-        run=run, to="hf", aoa=None, recipe=None, reverse=False, layout="paddle", states=None
-    )
+    merge.set_defaults(run=run, to="hf", **dict.fromkeys(("aoa", "recipe", "states", "like")))
+    merge.set_defaults(reverse=False, layout="paddle")
 
 
 def _add_paths(parser: argparse.ArgumentParser) -> None:
@@ -58,5 +60,6 @@ def run(options: argparse.Namespace) -> None:
             reverse=options.reverse,
             layout=options.layout,
             states=options.states,
+            like=options.like,
             progress=progress,
         )

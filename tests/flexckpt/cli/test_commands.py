@@ -110,6 +110,20 @@ def test_convert_back_with_the_inverse(folder):
     assert_equal(tensors_in(folder / "back"), whole)
 
 
+def test_inverse_of_unequal_parts_needs_to_know_them(folder, capsys):
+    parts = {"a": torch.randn(5, 3), "b": torch.randn(1, 3)}
+    write_folder(folder / "parts", parts)
+    aoa = folder / "join.aoa"
+    aoa.write_text("a, b -> c, axis=0")
+    back = ("convert", folder / "joined", folder / "back", "--aoa", aoa, "--reverse")
+    assert run("convert", folder / "parts", folder / "joined", "--aoa", aoa) == 0
+    assert run(*back) == 0
+    assert capsys.readouterr().err.startswith("warning: the inverse of ")
+    assert run(*back, "--like", folder / "parts") == 0
+    assert capsys.readouterr().err == ""
+    assert_equal(tensors_in(folder / "back"), parts)
+
+
 @pytest.mark.parametrize("layout", ["flexckpt", "dcp"])
 def test_merge_undoes_another_layout(folder, layout):
     assert run("convert", folder / "hf", folder / "other", "--to", layout, "--quiet") == 0

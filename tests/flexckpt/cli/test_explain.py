@@ -67,6 +67,16 @@ def test_reverse_explains_the_inverse():
     assert {row.name: row.sources for row in found.outputs} == {"a": ("c",), "b": ("c",)}
 
 
+def test_guesses_of_an_inverse_are_shown():
+    source, aoa = specs(c=(6, 4)), "a, b -> c, axis=0"
+    found = flexckpt.explain(source, aoa=aoa, reverse=True)
+    assert len(found.assumed) == 1
+    assert "as if all parts were of equal length\n  " in found.text()
+    known = flexckpt.explain(source, specs(a=(5, 4), b=(1, 4)), aoa=aoa, reverse=True)
+    assert known.assumed == []
+    assert "equal length" not in known.text()
+
+
 def test_layers_that_are_alike_share_a_paragraph():
     source = {
         f"l.{layer}.e.{expert}.w": TensorSpec((2, 3), torch.bfloat16)
