@@ -92,8 +92,10 @@ def test_deepspeed_loads_what_flexckpt_writes(name: str, world: int) -> None:
         (torch.nn.Linear(2, 2), "not Linear"),
         (SimpleNamespace(param_names={}, module=None, optimizer=None), "no optimizer"),
         (
-            SimpleNamespace(param_names={}, module=None, optimizer=object(), mp_world_size=2),
-            "tensor parallelism",
+            SimpleNamespace(
+                param_names={}, module=None, optimizer=object(), pipeline_parallelism=True
+            ),
+            "pipeline parallelism",
         ),
         (
             SimpleNamespace(param_names={}, module=None, optimizer=object(), has_moe_layers=True),
