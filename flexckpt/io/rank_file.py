@@ -11,8 +11,10 @@ import xxhash
 
 from flexckpt.errors import CheckpointError
 from flexckpt.io.ranged import bytes_of
+from flexckpt.io.write_out import begin_write_out
 
 CHUNK = 1 << 20  # bytes hashed and written at a time, while they are in the cache
+WRITE_OUT = 16 << 20  # bytes side by side after which the disk is asked to begin
 STAGE = 8 << 20  # bytes of a strided tensor made dense at a time
 
 
@@ -31,6 +33,7 @@ class FileWriter:
     def __init__(self, path: Path, size: int, *, create: bool = True) -> None:
         self.path = path
         self.fd = -1
+        self._fresh = 0, 0  # bytes that were written and not yet passed to the disk
         flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         try:
             self.fd = os.open(path, flags, 0o644)
@@ -44,12 +47,18 @@ class FileWriter:
         """Write bytes at a position."""
         view = memoryview(data)
         try:
+            start = position
             while len(view):
                 done = os.pwrite(self.fd, view, position)
                 position += done
                 view = view[done:]
         except OSError as error:
             raise _failed(self.path, error) from None
+        first = self._fresh[0] if self._fresh[1] == start else start
+        self._fresh = first, position
+        if position - first >= WRITE_OUT:
+            begin_write_out(self.fd, first, position - first)
+            self._fresh = position, position
 
     def write_tensor(
         self, position: int, tensor: torch.Tensor, *, checksum: bool = True
