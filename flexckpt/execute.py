@@ -76,16 +76,22 @@ class FileSource:
 
 
 class MemorySource:
-    """Shards in tensors of this rank; copies count their elements in C order."""
+    """Shards in tensors of this rank; copies count their elements in C order.
+
+    One source serves one execution: it remembers the last tensor that it had to make dense.
+    """
 
     def __init__(self, tensors: Mapping[int, torch.Tensor]) -> None:
         self.tensors = tensors
+        self._dense: tuple[int, torch.Tensor] | None = None
 
     def view(self, want: Wanted) -> torch.Tensor:
         """The elements as a tensor of their extents."""
         tensor = self.tensors[want.position]
         if not tensor.is_contiguous():
-            tensor = tensor.contiguous()
+            if self._dense is None or self._dense[0] != want.position:
+                self._dense = want.position, tensor.contiguous()
+            tensor = self._dense[1]
         return tensor.as_strided(want.extents, want.strides, tensor.storage_offset() + want.base)
 
 
