@@ -148,7 +148,8 @@ class Comm:
         try:
             yield
         except RuntimeError as error:  # torch.distributed has no class for it that gloo uses
-            code = "NET104" if "imed out" in str(error) else "NET101"
+            late = "imed out" in str(error) or "timeout" in str(error)
+            code = "NET104" if late else "NET101"
             first = str(error).strip().splitlines()[0]
             lost = TransferError(code, f"rank {self.rank} lost another rank: {first}")
             raise _known(lost) from error
@@ -182,8 +183,11 @@ def _cpu_group(
     found: dist.ProcessGroup | None = _groups.get((ranks, timeout, separate))
     if found is None or not _alive(found):
         limit = None if timeout is None else timedelta(seconds=timeout)
+        # The name of a group that only some ranks make counts the groups that each has, which may
+        # differ (pipeline stages; trainers and servers). One that all ranks make has a better name.
+        some = len(ranks) < dist.get_world_size()
         found = dist.new_group(
-            list(ranks), backend="gloo", timeout=limit, use_local_synchronization=True
+            list(ranks), backend="gloo", timeout=limit, use_local_synchronization=some
         )
         _groups[(ranks, timeout, separate)] = found
     return found

@@ -139,6 +139,20 @@ def test_a_group_of_some_ranks(tmp_path: Path) -> None:
     assert run_ranks(some_ranks, 3, str(tmp_path)) == ["ARG101", values, values]
 
 
+def unequal_groups(folder: str) -> list[float]:
+    """Ranks of a job are in different numbers of groups; a time limit makes one more."""
+    dist.new_group([0, 1])
+    saved = {"w": torch.ones(3)}
+    flexckpt.save(saved, f"{folder}/ck", async_=True, timeout=30).wait()
+    target = {"w": torch.zeros(3)}
+    flexckpt.load(target, f"{folder}/ck", timeout=20)
+    return target["w"].tolist()
+
+
+def test_ranks_with_different_numbers_of_groups(tmp_path: Path) -> None:
+    assert run_ranks(unequal_groups, 3, str(tmp_path), timeout=60) == [[1.0] * 3] * 3
+
+
 def contradicting(folder: str, what: str) -> str:
     rank = dist.get_rank()
     values = {
