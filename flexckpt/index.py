@@ -5,8 +5,8 @@
 Every reader of `flexckpt.io` turns its layout into this; the planner knows nothing of files.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,11 +101,20 @@ class SourceIndex:
     single_device: bool = False
     marks: list[bytes] = field(default_factory=list)
 
+    def with_aliases(self, wanted: Container[str]) -> "SourceIndex":
+        """The index with an entry for every wanted name that is an alias."""
+        entries = dict(self.entries)
+        for alias, key in self.aliases.items():
+            if alias in wanted and (alias, WEIGHT) not in entries and (key, WEIGHT) in entries:
+                entries[alias, WEIGHT] = replace(entries[key, WEIGHT], key=alias)
+        return self if len(entries) == len(self.entries) else replace(self, entries=entries)
+
     def specs(self, state: str | None = None) -> dict[str, TensorSpec]:
         """The tensors by key, with their distinct boxes as shards unless ``single_device``.
 
         Of one state, or of the weight of each key, or where there is none of its first state that
-        is not a scalar. A key of which there are only scalars has their shape."""
+        is not a scalar. A key of which there are only scalars has their shape.
+        """
         out: dict[str, TensorSpec] = {}
         for (key, name), entry in self.entries.items():
             wanted = name == state if state else key not in out and not is_scalar(name)

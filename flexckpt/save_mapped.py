@@ -2,7 +2,7 @@
 # Copyright the paddle-on-torch authors
 """Saving tensors that ranks hold together in another structure: put together, each on one rank."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -13,8 +13,7 @@ from flexckpt.collect import specs_of
 from flexckpt.comm.group import Comm
 from flexckpt.execute import Stats
 from flexckpt.export import export, outputs_of
-from flexckpt.io.sinks import Output, Sink
-from flexckpt.io.writers import states_of
+from flexckpt.io.writers import Settings, make_sink, states_of
 from flexckpt.lang import compile_program
 from flexckpt.memory_index import memory_index, memory_source, supplier_in_memory
 from flexckpt.model import Shard, TensorSpec
@@ -36,7 +35,7 @@ def save_mapped(
     path: Path,
     rewrite: Rewrite,
     to: str,
-    make_sink: Callable[[Sequence[Output]], Sink],
+    settings: Settings,
     comm: Comm,
     stats: Stats,
 ) -> None:
@@ -49,7 +48,7 @@ def save_mapped(
         )
         warn_of_guesses(program)
         outputs = outputs_of(index, program.outputs, states_of(to))
-        sink = make_sink(outputs)
+        sink = make_sink(to, outputs, settings)
     prefer, supplier = supplier_in_memory(comm)
     source = memory_source(shards)
     with torch.no_grad():

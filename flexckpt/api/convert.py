@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from flexckpt.api.like import Like, specs_like, warn_of_guesses
-from flexckpt.api.load import Strict, file_suppliers, files_seen, reading, shared_index
+from flexckpt.api.load import Strict, file_suppliers, files_seen, mentioned, reading, shared_index
 from flexckpt.comm.group import Comm
 from flexckpt.errors import FlexckptError
 from flexckpt.execute import Stats
 from flexckpt.export import Progress, export, outputs_of
 from flexckpt.index import Stored
-from flexckpt.io.writers import check_layout, make_sink, states_of
+from flexckpt.io.writers import Settings, check_layout, make_sink, states_of
 from flexckpt.lang import compile_program
 from flexckpt.transfer import Supplier
 from flexckpt.twins import check_copies
@@ -80,6 +80,7 @@ def convert(
         raise FlexckptError("ARG101", f"dst must not be src or a folder around it, as {dst} is")
     comm.same(aoa, reverse, to, shard_size, strict, layout, states)
     index = shared_index(where, comm)
+    index = index.with_aliases(mentioned(aoa, index.aliases))
     seen = files_seen(index, comm)
     with comm.together("planning"):
         wanted = specs_like(like)
@@ -89,7 +90,8 @@ def convert(
         warn_of_guesses(program)
         chosen = states_of(to) if states is None else tuple(states)
         outputs = outputs_of(index, program.outputs, chosen)
-        sink = make_sink(to, outputs, extra=index.extra, shard_size=shard_size, checksums=checksums)
+        settings = Settings(index.extra, shard_size, checksums, index.aliases)
+        sink = make_sink(to, outputs, settings)
     stats = Stats()
 
     def supplier(found: Sequence[tuple[Stored, str]]) -> Supplier:

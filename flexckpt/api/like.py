@@ -29,6 +29,6 @@ def warn_of_guesses(program: Program) -> None:
     for statement in program.assumed:
         warnings.warn(
             f"the inverse of {statement!r} cuts its result into equal parts; if they are not "
-            "equal, state sizes=[...] in the statement or pass like=",
+            "equal, state sizes=[...] in the statement or pass like=; if they are, sizes='equal'",
             stacklevel=3,
         )

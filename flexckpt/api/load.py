@@ -4,7 +4,7 @@
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -103,6 +103,7 @@ def load(
     with comm.together("looking at the targets"):
         shards, placed = shards_in(targets), mesh_keys(targets)
     index = shared_index(Path(path).absolute(), comm)
+    index = index.with_aliases({*(s.key for s in shards), *mentioned(aoa, index.aliases)})
     stored = index.specs()
     # A weight that only has a master copy takes the dtype that is wanted.
     cast_all = cast or any((key, WEIGHT) not in index.entries for key in stored)
@@ -141,6 +142,12 @@ def load(
     if read_once and comm.size > 1:
         share(wanted, suppliers, comm, stats)
     return report
+
+
+def mentioned(aoa: str | Sequence[str] | None, names: Iterable[str]) -> list[str]:
+    """Those names of which a mapping may speak."""
+    text = aoa or "" if isinstance(aoa, str | None) else "\n".join(map(str, aoa))
+    return [name for name in names if name in text]
 
 
 def shared_index(path: Path, comm: Comm) -> SourceIndex:

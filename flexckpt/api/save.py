@@ -5,7 +5,6 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +14,7 @@ from flexckpt.comm.group import Comm
 from flexckpt.errors import LayoutError
 from flexckpt.execute import Stats
 from flexckpt.io.shard_files import DcpShards, NativeShards, ShardFiles
-from flexckpt.io.writers import check_layout, make_sink
+from flexckpt.io.writers import Settings, check_layout
 from flexckpt.memory_index import held
 from flexckpt.model import Shard
 from flexckpt.plan.ownership import Held, assign_writers
@@ -99,6 +98,10 @@ def save(
     mapped = aoa is not None or to not in ("flexckpt", "dcp") or (to == "dcp" and flat)
     if not mapped:
         shards = _shards_to_write(shards, comm, redundancy)
+    ties: dict[str, str] = {}
+    if to == "hf" and aoa is None:
+        ties = _ties(shards, comm)
+        shards = [s for s in shards if s.key not in ties]
     if async_:
         with comm.together("copying the tensors"):
             shards = snapshot(shards)
@@ -106,8 +109,8 @@ def save(
     def steps() -> None:
         if mapped:
             mapping = Rewrite(aoa or [], reverse, layout, wanted, placed)
-            sinks = partial(make_sink, to, extra=kept, shard_size=shard_size, checksums=checksums)
-            save_mapped(shards, where, mapping, to, sinks, comm, saving.stats)
+            settings = Settings(kept, shard_size, checksums, ties)
+            save_mapped(shards, where, mapping, to, settings, comm, saving.stats)
         else:
             _write(shards, where, files, comm, saving.stats)
 
@@ -131,6 +134,26 @@ def plain(extra: Mapping[str, Any] | None) -> dict[str, Any]:
     if back != kept:
         raise LayoutError("LAY104", "extra must be of JSON types with strings as names")
     return dict(back)  # a copy, which later changes do not reach
+
+
+def _ties(shards: Sequence[Shard], comm: Comm) -> dict[str, str]:
+    """Names whose tensor is that of another name on all ranks that hold it, and that name."""
+    owners: dict[object, str] = {}
+    ties: dict[str, str | None] = {}
+    for s in shards:
+        t = s.tensor
+        place = t.data_ptr(), t.shape, t.stride(), t.dtype, s.global_shape, s.offset, s.state
+        first = owners.setdefault(place, s.key) if t.numel() else s.key
+        if ties.setdefault(s.key, first) != first or first == s.key:
+            ties[s.key] = None
+    everyone = comm.gather(ties)
+    out: dict[str, str] = {}
+    for key in dict.fromkeys(key for mine in everyone for key in mine):
+        found = {mine[key] for mine in everyone if key in mine}
+        first_of_all = found.pop() if len(found) == 1 else None
+        if first_of_all is not None:
+            out[key] = first_of_all
+    return out
 
 
 def _shards_to_write(shards: Sequence[Shard], comm: Comm, redundancy: bool) -> list[Shard]:

@@ -7,7 +7,8 @@
 
 The index alone tells where every shard lies; the names in the files are for people. Every file
 begins with a random mark that the index repeats, so that files of two checkpoints are never taken
-for one."""
+for one.
+"""
 
 import json
 import os

@@ -129,9 +129,15 @@ class HuggingFaceSink:
 
     own_disks = False
 
-    def __init__(self, outputs: Sequence[Output], shard_size: int | str) -> None:
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        shard_size: int | str,
+        aliases: Mapping[str, str],
+    ) -> None:
         specs = {o.name: TensorSpec(o.shape, o.dtype) for o in outputs}
-        self.plan = plan_files(specs, shard_size)
+        tied = {a: key for a, key in aliases.items() if key in specs and a not in specs}
+        self.plan = plan_files(specs, shard_size, tied)
         self.places = {
             name: (number, entry.start)
             for number, file in enumerate(self.plan.files)

@@ -17,6 +17,7 @@ class Settings(NamedTuple):
     extra: Mapping[str, Any]
     shard_size: int | str
     checksums: bool
+    aliases: Mapping[str, str] = {}  # further names of tensors, which are written once
 
 
 class Writer(NamedTuple):
@@ -30,7 +31,7 @@ WRITERS: dict[str, Writer] = {
     "flexckpt": Writer(lambda outputs, s: NativeSink(s.extra, checksums=s.checksums), None),
     "dcp": Writer(lambda outputs, s: DcpSink(s.extra), None),
     "universal": Writer(lambda outputs, s: UniversalSink(outputs, s.extra), None),
-    "hf": Writer(lambda outputs, s: HuggingFaceSink(outputs, s.shard_size), (WEIGHT,)),
+    "hf": Writer(lambda outputs, s: HuggingFaceSink(outputs, s.shard_size, s.aliases), (WEIGHT,)),
 }
 
 
@@ -45,13 +46,6 @@ def states_of(to: str) -> tuple[str, ...] | None:
     return WRITERS[to].states
 
 
-def make_sink(
-    to: str,
-    outputs: Sequence[Output],
-    *,
-    extra: Mapping[str, Any],
-    shard_size: int | str,
-    checksums: bool,
-) -> Sink:
+def make_sink(to: str, outputs: Sequence[Output], settings: Settings) -> Sink:
     """The sink of a layout for given outputs."""
-    return WRITERS[to].make(outputs, Settings(extra, shard_size, checksums))
+    return WRITERS[to].make(outputs, settings)

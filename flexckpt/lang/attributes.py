@@ -56,9 +56,14 @@ def _permutation(value: Value) -> Value:
 
 
 def _sizes(value: Value) -> Value:
-    numbers = _integers(value)
+    if value == "equal":
+        return value
+    try:
+        numbers = _integers(value)
+    except ValueError:
+        numbers = ()
     if not numbers or min(numbers) < 0:
-        raise ValueError("a list of lengths like [4,2,2]")
+        raise ValueError("a list of lengths like [4,2,2], or 'equal'")
     return numbers
 
 

@@ -41,9 +41,9 @@ def compile_program(
         dest: the tensors that are wanted, of all ranks; None for whatever the program leaves.
         reverse: compile the inverse of the text: ``source`` is what its forward program makes.
         strict: what to do where a destination has no source (``missing``), where nothing uses a
-            tensor of the source (``unexpected``; only with ``dest``), and where a pattern matches
-            nothing (``unmatched``): each ``error``, ``warn`` or ``ignore``. True is all errors,
-            False all ignored.
+            tensor of the source (``unexpected``; without ``dest``: that a variable of its name
+            hides), and where a pattern matches nothing (``unmatched``): each ``error``, ``warn`` or
+            ``ignore``. True is all errors, False all ignored.
         layout: ``torch`` makes 0 the axis of the layout macros where a statement names none, not 1.
         free_dtypes: destinations whose dtype is not checked.
 
@@ -150,6 +150,8 @@ def _rules(strict: Strict) -> dict[str, str]:
     if isinstance(strict, bool):
         return dict.fromkeys(_KINDS, "error" if strict else "ignore")
     rules = dict.fromkeys(_KINDS, "error")
+    if not isinstance(strict, Mapping):
+        raise AoaError("AOA104", f"strict must be a bool or a dictionary, not {strict!r}")
     for kind, action in strict.items():
         if kind not in _KINDS or action not in _ACTIONS:
             raise AoaError(

@@ -88,13 +88,12 @@ class Run:
     def finish(self) -> Program:
         engine = self._engine
         outputs, identity, missing = self._outputs()
-        unexpected: list[str] = []
-        if self._dest is not None:
-            unexpected = [
-                name
-                for name in self._source
-                if name not in engine.used and name not in engine.dropped and name not in identity
-            ]
+        # Without destinations everything passes but what a variable of the same name hides.
+        unexpected = [
+            name
+            for name in self._source
+            if name not in engine.used and name not in engine.dropped and name not in identity
+        ]
         kept = [n for n in engine.kept if n not in outputs]
         if self._dest is not None:
             kept = [n for n in kept if n in self._dest]

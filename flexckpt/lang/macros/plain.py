@@ -42,10 +42,13 @@ def _several(
             raise AoaError("AOA103", f"{key} takes one name on each side")
     axis, sizes = values.get("axis"), values.get("sizes")  # no axis: it expands, but does not run
     count = max(len(left), len(right))
+    proportions = None
+    if sizes == "equal":
+        proportions, sizes = (1,) * count, None
     if sizes is not None and len(sizes) != count:
         raise AoaError("AOA103", f"sizes has {len(sizes)} lengths for {count} names")
     if len(left) > 1:
-        builder.step("concat", left, right, (axis, None, sizes), note)
+        builder.step("concat", left, right, (axis, proportions, sizes), note)
     else:
         builder.step("split", left, right, (axis, sizes), note)
 

@@ -111,3 +111,14 @@ def test_a_weight_from_a_master_copy_takes_the_dtype_that_is_wanted(tmp_path: Pa
     report = flexckpt.load({"w": got}, tmp_path / "c")
     assert got.tolist() == [1.0, 2.0]
     assert report.stand_ins == ["w: master of w"]
+
+
+def test_parts_can_be_said_to_be_equal(tmp_path: Path) -> None:
+    c = torch.arange(16.0).view(4, 4)
+    flexckpt.save({"c": c}, tmp_path / "joined")
+    told = "x, y -> c, axis=0, sizes='equal'"
+    flexckpt.convert(tmp_path / "joined", tmp_path / "back", aoa=told, reverse=True, to="flexckpt")
+    assert torch.equal(whole(tmp_path / "back")["y"], c[2:])
+    assert torch.equal(flexckpt.transform({"x": c[:2], "y": c[2:]}, told)["c"], c)
+    with pytest.raises(AoaError, match=r"AOA302.*proportions"):
+        flexckpt.transform({"x": c[:1], "y": c[1:]}, told)
