@@ -66,9 +66,13 @@ def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Any]]:
                 yield from _leaves(value, full)
             else:
                 yield full, value
-    else:
+    elif isinstance(state, list | tuple):
         for value in state:
             yield "", value
+    else:
+        what = f"a state is a dictionary or a list of shards, not {type(state).__name__}"
+        hint = "; pass its state_dict()" if isinstance(state, torch.nn.Module) else ""
+        raise LayoutError("LAY104", what + hint)
 
 
 def _named(value: Any) -> Shard:

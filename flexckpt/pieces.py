@@ -4,7 +4,8 @@
 
 Everything the mapping language does to geometry (concatenate, split, permute, stack, reshape, pad)
 keeps a piece affine, so one representation serves from the evaluated program down to the strided
-copy."""
+copy.
+"""
 
 from collections.abc import Iterator
 from math import prod

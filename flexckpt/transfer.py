@@ -3,7 +3,8 @@
 """Filling targets from shards that other ranks hold or see, together with those of this rank.
 
 Receivers ask: a rank plans its own targets and tells every supplier once, in order, which messages
-it wants. Targets are filled in batches, so that little is in flight at any time."""
+it wants. Targets are filled in batches, so that little is in flight at any time.
+"""
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,9 +3,12 @@
 """The shards of one stored tensor as disjoint regions, and which of them a box meets."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
+from operator import lt
+from typing import Any
 
-from flexckpt.boxes import Box, Region, c_strides, full_box
+from flexckpt.boxes import Box, Region, c_strides, full_box, shard_regions
 from flexckpt.errors import CheckpointError
 from flexckpt.index import Entry, Stored
 from flexckpt.plan.intervals import FEW, Intervals
@@ -21,7 +24,8 @@ class Cover:
     """Disjoint regions of a stored tensor.
 
     Of replicas the one with the least ``preference`` is kept, and of overlapping shards each
-    element is taken from one only."""
+    element is taken from one only.
+    """
 
     def __init__(self, entry: Entry, prefer: Preference | None = None) -> None:
         first = entry.shards[0] if len(entry.shards) == 1 else None
@@ -32,26 +36,66 @@ class Cover:
             region = Region(full_box(entry.shape), strides, 0)
             self.parts = [(region, first)] if 0 not in entry.shape else []
             return
-        for stored in entry.shards:
-            _check(entry, stored)
-        shards = _without_replicas(entry.shards, prefer)
-        parts = [(region, stored) for stored in shards for region in stored.regions()]
-        parts = [p for p in parts if p[0].box.numel]
-        self.parts = parts if _disjoint([p[0].box for p in parts]) else _made_disjoint(parts)
+        apart = _apart(entry.shape, tuple([s[:3] + s[5:6] for s in entry.shards]))
+        if apart is not None:
+            self.parts = [(region, entry.shards[k]) for region, k in apart]
+        else:
+            self.parts = _told_apart(entry, prefer)
         if len(self.parts) > FEW:
             self._found = Intervals(self.parts, [p[0].box for p in self.parts])
 
     def meeting(self, start: Sequence[int], stop: Sequence[int]) -> Iterable[tuple[Region, Stored]]:
         """Regions that may share elements with the box ``[start, stop)``."""
-        return self.parts if self._found is None else self._found.meeting(start, stop)
+        if self._found is not None:
+            return self._found.meeting(start, stop)
+        if len(self.parts) == 1:
+            return self.parts
+        return [
+            part
+            for part in self.parts
+            if all(map(lt, part[0].box.start, stop)) and all(map(lt, start, part[0].box.stop))
+        ]
+
+
+@lru_cache(maxsize=256)
+def _apart(
+    shape: tuple[int, ...], shards: tuple[tuple[Any, ...], ...]
+) -> list[tuple[Region, int]] | None:
+    """Regions of shards that lie inside the tensor and share no element; None if they are not so.
+
+    Most tensors of a checkpoint are cut like many others, so the answer is kept.
+
+    Args:
+        shape: of the tensor.
+        shards: offset, shape, flat range and strides of each.
+    """
+    parts = []
+    for k, (offset, local, flat, strides) in enumerate(shards):
+        if not _inside(offset, local, shape):
+            return None
+        parts += [(region, k) for region in shard_regions(offset, local, flat, strides)]
+    parts = [p for p in parts if p[0].box.numel]
+    return parts if _disjoint([p[0].box for p in parts]) else None
+
+
+def _told_apart(entry: Entry, prefer: Preference | None) -> list[tuple[Region, Stored]]:
+    """Disjoint regions of shards of which some are replicas or overlap."""
+    for stored in entry.shards:
+        _check(entry, stored)
+    shards = _without_replicas(entry.shards, prefer)
+    parts = [(region, stored) for stored in shards for region in stored.regions()]
+    parts = [p for p in parts if p[0].box.numel]
+    return parts if _disjoint([p[0].box for p in parts]) else _made_disjoint(parts)
+
+
+def _inside(offset: Sequence[int], local: Sequence[int], shape: Sequence[int]) -> bool:
+    return len(offset) == len(local) == len(shape) and all(
+        o >= 0 and n >= 0 and o + n <= g for o, n, g in zip(offset, local, shape, strict=True)
+    )
 
 
 def _check(entry: Entry, stored: Stored) -> None:
-    inside = len(stored.offset) == len(stored.shape) == len(entry.shape) and all(
-        o >= 0 and n >= 0 and o + n <= g
-        for o, n, g in zip(stored.offset, stored.shape, entry.shape, strict=True)
-    )
-    if not inside:
+    if not _inside(stored.offset, stored.shape, entry.shape):
         raise CheckpointError(
             "CKP202",
             f"{entry.key!r} ({entry.state}): a shard at {stored.offset} of shape {stored.shape} "

@@ -3,7 +3,8 @@
 """The planner: a pure function of (source index, targets of one rank, program).
 
 A rank plans its own targets only; nothing here grows with the number of ranks but the shards it
-meets."""
+meets.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
