@@ -174,6 +174,8 @@ def test_states_that_cannot_be_saved(tmp_path: Path) -> None:
     for state, code in (
         ({"w": "text"}, "LAY104"),
         ({1: torch.zeros(1)}, "LAY104"),
+        (torch.nn.Linear(2, 2), "LAY104.*state_dict"),
+        ("text", "LAY104.*not str"),
         ({"a": {"b": torch.zeros(1)}, "a.b": torch.zeros(1)}, "LAY102"),
         ([half], "LAY105"),
         ([half, Shard("w", torch.zeros(3), (5,), (2,))], "LAY105"),

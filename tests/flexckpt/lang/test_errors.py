@@ -164,6 +164,8 @@ _BAD = [
     Bad("AOA307", "a -> x\nx -> _\nx -> y", "x -> y", "x was dropped before"),
     Bad("AOA307", "b -> a\na -> _\na -> y", "a -> y", "a was dropped before"),
     Bad("AOA308", "a -> x", None, "b of the source is used by nothing", {"x": (2, 4)}),
+    Bad("AOA308", "a -> b", None, "b of the source is used by nothing"),
+    Bad("AOA308", "a -> b\nb -> x", None, "b of the source is used by nothing"),
     Bad("AOA401", "x -> a, dtype='float32'", "dtype", "src_dtype= and dst_dtype=", None, True),
     Bad("AOA401", "x -> a, reshape='[8]'", "reshape", "has no way back", None, True),
     Bad("AOA401", "x -> a, unpad=2, axis=0", "unpad", "has no way back", None, True),
@@ -254,3 +256,5 @@ def test_bad_settings() -> None:
         compile_program("", {}, None, strict={"shape": "error"})
     with pytest.raises(AoaError, match="strict maps"):
         compile_program("", {}, None, strict={"missing": "maybe"})
+    with pytest.raises(AoaError, match="strict must be a bool or a dictionary, not 'error'"):
+        compile_program("", {}, None, strict="error")  # type: ignore[arg-type]
