@@ -10,7 +10,7 @@ import torch
 
 from flexckpt.boxes import shard_regions
 from flexckpt.comm.group import Comm
-from flexckpt.errors import CheckpointError
+from flexckpt.errors import CheckpointError, FlexckptError
 from flexckpt.execute import AnySource, Stats
 from flexckpt.index import SourceIndex, Stored
 from flexckpt.io.sinks import Output, Sink
@@ -56,6 +56,9 @@ def outputs_of(
                 else:
                     shape = entry.shape if is_scalar(state) else variable.shape
                     outputs.append(Output(key, state, shape, entry.dtype))
+    if variables and not outputs:
+        asked = "any state" if states is None else ", ".join(states)
+        raise FlexckptError("ARG101", f"no tensor of the source has what is asked for: {asked}")
     return outputs
 
 

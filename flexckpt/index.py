@@ -15,6 +15,7 @@ import torch
 
 from flexckpt.boxes import Region, shard_regions
 from flexckpt.model import TensorSpec
+from flexckpt.quiet_gc import quiet_gc
 from flexckpt.states import WEIGHT, is_scalar
 
 
@@ -116,17 +117,21 @@ class SourceIndex:
         is not a scalar. A key of which there are only scalars has their shape.
         """
         out: dict[str, TensorSpec] = {}
-        for (key, name), entry in self.entries.items():
-            wanted = name == state if state else key not in out and not is_scalar(name)
-            if wanted:
-                entry = entry if state else self.entries.get((key, WEIGHT), entry)
-                boxes = dict.fromkeys((s.offset, s.shape) for s in entry.shards)
-                shards = tuple(boxes) if len(boxes) > 1 and not self.single_device else None
-                out[key] = TensorSpec(entry.shape, entry.dtype, shards)
-        for (key, _), entry in self.entries.items():
-            if state is None and key not in out:
-                out[key] = TensorSpec(entry.shape, entry.dtype)
+        with quiet_gc():
+            for (key, name), entry in self.entries.items():
+                if name == state if state else key not in out and not is_scalar(name):
+                    chosen = entry if state else self.entries.get((key, WEIGHT), entry)
+                    out[key] = TensorSpec(chosen.shape, chosen.dtype, self._boxes(chosen))
+            for (key, _), entry in self.entries.items():
+                if state is None and key not in out:
+                    out[key] = TensorSpec(entry.shape, entry.dtype)
         return out
+
+    def _boxes(self, entry: Entry) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None:
+        if self.single_device or len(entry.shards) < 2:
+            return None
+        boxes = dict.fromkeys([(s.offset, s.shape) for s in entry.shards])
+        return tuple(boxes) if len(boxes) > 1 else None
 
 
 # A reader: whether `path` holds its layout (cheap, never raises), and the index.

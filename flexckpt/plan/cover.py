@@ -25,6 +25,10 @@ class Cover:
 
     Of replicas the one with the least ``preference`` is kept, and of overlapping shards each
     element is taken from one only.
+
+    Attributes:
+        parts: the regions, each with the shard that it is of.
+        whole: there is one region, and it is all of the tensor.
     """
 
     def __init__(self, entry: Entry, prefer: Preference | None = None) -> None:
@@ -34,8 +38,10 @@ class Cover:
             _check(entry, first)
             strides = first.strides or c_strides(entry.shape)
             region = Region(full_box(entry.shape), strides, 0)
-            self.parts = [(region, first)] if 0 not in entry.shape else []
+            self.whole = 0 not in entry.shape
+            self.parts = [(region, first)] if self.whole else []
             return
+        self.whole = False
         apart = _apart(entry.shape, tuple([s[:3] + s[5:6] for s in entry.shards]))
         if apart is not None:
             self.parts = [(region, entry.shards[k]) for region, k in apart]

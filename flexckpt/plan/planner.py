@@ -145,15 +145,21 @@ class _Planner:
         """Plan the copies of one piece from the shards that hold it; how many elements they are."""
         assert piece.source is not None
         cover, dtype = self.cover(piece.source, target)
-        bounds = bounding_box(piece, "src")
         copied = 0
-        for src, stored in cover.meeting(*bounds):
-            box = src.box
-            inside = all(map(le, box.start, bounds[0])) and all(map(ge, box.stop, bounds[1]))
-            for part in (piece,) if inside else restrict(piece, "src", box):
-                shard, region = self.number(stored, src, dtype)
-                self.plan.copies.append(copy_of(part, shard, region, number, dst))
-                copied += part.numel
+        if cover.whole:
+            src, stored = cover.parts[0]
+            shard, region = self.number(stored, src, dtype)
+            self.plan.copies.append(copy_of(piece, shard, region, number, dst))
+            copied = piece.numel
+        else:
+            start, stop = bounding_box(piece, "src")
+            for src, stored in cover.meeting(start, stop):
+                box = src.box
+                inside = all(map(le, box.start, start)) and all(map(ge, box.stop, stop))
+                for part in (piece,) if inside else restrict(piece, "src", box):
+                    shard, region = self.number(stored, src, dtype)
+                    self.plan.copies.append(copy_of(part, shard, region, number, dst))
+                    copied += part.numel
         final = piece.casts[-1] if piece.casts else dtype
         if copied and final != target.dtype and not self.cast and not self.stands_in(piece, target):
             raise LayoutError(

@@ -72,7 +72,7 @@ ALLOWED = {
     "flexckpt.errors": {"flexckpt.codes"},
     "flexckpt.execute": {*MODEL, "flexckpt.io.ranged", "flexckpt.plan"},
     "flexckpt.export": {*ROOMS, "flexckpt.execute", "flexckpt.shared_folder", "flexckpt.transfer"},
-    "flexckpt.index": {"flexckpt.boxes", "flexckpt.model", "flexckpt.states"},
+    "flexckpt.index": {"flexckpt.boxes", "flexckpt.model", "flexckpt.quiet_gc", "flexckpt.states"},
     "flexckpt.interop": {
         *MODEL,
         "flexckpt.api",
