@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import flexckpt
-from flexckpt import CheckpointError, LayoutError, Shard
+from flexckpt import CheckpointError, FlexckptError, LayoutError, Shard
 from flexckpt.io.safetensors_file import DTYPES
 from flexckpt.testing import write_checkpoint
 from tests.flexckpt.core.parts import FULL_SHAPES, SHAPES, Part, cut, partitions, shard, strided
@@ -187,6 +187,14 @@ def test_states_that_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match="LAY104"):
         flexckpt.save({"w": torch.zeros(1)}, tmp_path / "ck", extra={"x": object()})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_state_that_nothing_has_is_not_converted(tmp_path: Path) -> None:
+    flexckpt.save({"w@exp_avg": torch.zeros(2)}, tmp_path / "ck")
+    for states in (["weight"], ["exp_avgg"], None):
+        with pytest.raises(FlexckptError, match=r"ARG101.*no tensor of the source"):
+            flexckpt.convert(tmp_path / "ck", tmp_path / "out", states=states)
+    assert [p.name for p in tmp_path.iterdir()] == ["ck"]
 
 
 def test_a_load_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
