@@ -40,6 +40,8 @@ def mapping_of(options: argparse.Namespace) -> str | None:
 
     source = Path(options.source)
     beside = (source if source.is_dir() else source.parent) / "config.json"
+    if options.config is None and not beside.exists():
+        raise FlexckptError("ARG101", f"there is no {beside}; say with --config which one it is")
     path = beside if options.config is None else Path(options.config)
     try:
         config = json.loads(_read(path))
