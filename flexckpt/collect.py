@@ -2,7 +2,7 @@
 # Copyright the paddle-on-torch authors
 """From what users hand over (dictionaries of tensors, DTensors, shards) to shards and specs."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,13 @@ from flexckpt.states import WEIGHT, is_scalar, join_name, split_name
 State = Mapping[str, Any] | Sequence[Shard]
 
 
-def shards_in(state: State) -> list[Shard]:
+def shards_in(state: State, literal: Container[str] = ()) -> list[Shard]:
     """All shards of this process in a state.
 
     Args:
         state: tensors, DTensors, shards or lists of shards by name, in dictionaries that may be
             nested (their names are joined with a dot); or a list of shards.
+        literal: names that are keys as they stand, though they end like states (``mlp.w_0``).
 
     Raises:
         LayoutError: LAY104 for anything else, LAY102 where two values have the same name.
@@ -35,7 +36,10 @@ def shards_in(state: State) -> list[Shard]:
         if name and name in names:
             raise LayoutError("LAY102", f"two values have the name {name!r}")
         names.add(name)
-        found = shards_of(name, value) if name else [_named(value)]
+        if name:
+            found = shards_of(name, value, state=WEIGHT if name in literal else None)
+        else:
+            found = [_named(value, literal)]
         for key, kind in dict.fromkeys((s.key, s.state) for s in found):
             if name and owners.setdefault((key, kind), name) != name:
                 raise LayoutError(
@@ -75,10 +79,18 @@ def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         raise LayoutError("LAY104", what + hint)
 
 
-def _named(value: Any) -> Shard:
+def _named(value: Any, literal: Container[str]) -> Shard:
     if not isinstance(value, Shard):
         raise LayoutError("LAY104", f"a list must hold shards, not {type(value).__name__}")
+    if value.key in literal:
+        return value
     return shards_of(split_name(value.key)[0], value)[0]
+
+
+def lonely_states(state: State) -> list[str]:
+    """Names that are read as states of a parameter that the state does not name."""
+    names = {name for name, value in _leaves(state, "") if name and not isinstance(value, Shard)}
+    return [name for name in names if (split_name(name)[0]) not in names]
 
 
 def mesh_keys(state: State) -> set[str]:

@@ -62,6 +62,7 @@ class Entry:
     """One state of one parameter in a checkpoint: global shape, dtype of the stored data, shards.
 
     Replicas (several shards of one box) may be listed; the planner takes one of them.
+    ``by_mesh``: see :class:`flexckpt.TensorSpec`.
     """
 
     key: str
@@ -69,6 +70,7 @@ class Entry:
     shape: tuple[int, ...]
     dtype: torch.dtype
     shards: list[Stored]
+    by_mesh: bool = False
 
 
 @dataclass(slots=True)
@@ -121,7 +123,9 @@ class SourceIndex:
             for (key, name), entry in self.entries.items():
                 if name == state if state else key not in out and not is_scalar(name):
                     chosen = entry if state else self.entries.get((key, WEIGHT), entry)
-                    out[key] = TensorSpec(chosen.shape, chosen.dtype, self._boxes(chosen))
+                    out[key] = TensorSpec(
+                        chosen.shape, chosen.dtype, self._boxes(chosen), chosen.by_mesh
+                    )
             for (key, _), entry in self.entries.items():
                 if state is None and key not in out:
                     out[key] = TensorSpec(entry.shape, entry.dtype)

@@ -2,6 +2,7 @@
 # Copyright the paddle-on-torch authors
 """States of a parameter (weight, moments, ...) and how they are written in flat names, as data."""
 
+from collections.abc import Container
 from typing import NamedTuple
 
 WEIGHT = "weight"
@@ -43,6 +44,15 @@ def split_name(name: str) -> tuple[str, str]:
     head, dot, tail = name.rpartition(".")
     state = _PADDLE.get(dot + tail, "")
     return (head, state) if state and head else (name, WEIGHT)
+
+
+def split_known(name: str, names: Container[str]) -> tuple[str, str]:
+    """``(key, state)`` of a name in a file of others: a state only beside its parameter.
+
+    So ``mlp.w_0`` stays the name of a weight unless there is an ``mlp``.
+    """
+    key, state = split_name(name)
+    return (key, state) if key in names else (name, WEIGHT)
 
 
 def join_name(key: str, state: str) -> str:

@@ -4,6 +4,7 @@
 
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -21,10 +22,12 @@ from flexckpt.execute import FileSource, Stats
 from flexckpt.index import SourceIndex, Stored
 from flexckpt.io.detect import read_index
 from flexckpt.io.ranged import FilePool
-from flexckpt.lang import compile_program
+from flexckpt.lang import Program, compile_program
+from flexckpt.model import Shard
 from flexckpt.plan.planner import make_plan
 from flexckpt.replicas import share, suppliers_of
-from flexckpt.states import WEIGHT
+from flexckpt.states import STAND_INS, WEIGHT, join_name
+from flexckpt.tied import Tied
 from flexckpt.transfer import carry_out, make_schedule, split_batches
 from flexckpt.twins import check_copies
 
@@ -100,9 +103,11 @@ def load(
     """
     comm = Comm(group, timeout)
     report = LoadReport()
-    with comm.together("looking at the targets"):
-        shards, placed = shards_in(targets), mesh_keys(targets)
+    comm.same(aoa, reverse, strict, cast, layout, read_once)
     index = shared_index(Path(path).absolute(), comm)
+    with comm.together("looking at the targets"):
+        literal = {key for key, state in index.entries if state == WEIGHT}
+        shards, placed = shards_in(targets, literal), mesh_keys(targets)
     index = index.with_aliases({*(s.key for s in shards), *mentioned(aoa, index.aliases)})
     stored = index.specs()
     # A weight that only has a master copy takes the dtype that is wanted.
@@ -114,8 +119,10 @@ def load(
             aoa or [], stored, specs, reverse=reverse, strict=strict, layout=layout
         )
         left = program.kept | set(program.missing)
-        wanted = [s for s in shards if s.key not in left]
-        report.missing, report.kept = sorted(program.missing), sorted(program.kept)
+        tied = Tied([s for s in shards if s.key not in left])
+        absent = _absent(tied.shards, program, index, strict)
+        wanted = [s for s in tied.shards if join_name(s.key, s.state) not in absent]
+        report.missing, report.kept = sorted({*program.missing, *absent}), sorted(program.kept)
         report.unexpected, report.extra = sorted(program.unexpected), index.extra
     suppliers = suppliers_of(wanted, comm) if read_once else [comm.rank] * len(wanted)
     own = [s for s, rank in zip(wanted, suppliers, strict=True) if rank == comm.rank]
@@ -141,7 +148,29 @@ def load(
             pass
     if read_once and comm.size > 1:
         share(wanted, suppliers, comm, stats)
+    with comm.together("comparing targets that share their memory"):
+        tied.check()
     return report
+
+
+def _absent(
+    shards: Sequence[Shard], program: Program, index: SourceIndex, strict: Strict
+) -> set[str]:
+    """Names of states that no source of their variable has, where that is allowed."""
+    rule = "error" if strict is True else "ignore"
+    if isinstance(strict, Mapping):
+        rule = strict.get("missing", "error")
+    if rule == "error":
+        return set()
+    out = set()
+    for s in shards:
+        states = {s.state, STAND_INS.get(s.state, s.state)}
+        sources = {p.source for p in program.outputs[s.key].pieces} or {s.key}
+        if not any((source, state) in index.entries for source in sources for state in states):
+            out.add(join_name(s.key, s.state))
+    if out and rule == "warn":
+        warnings.warn(f"the checkpoint does not hold {', '.join(sorted(out)[:8])}", stacklevel=3)
+    return out
 
 
 def mentioned(aoa: str | Sequence[str] | None, names: Iterable[str]) -> list[str]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flexckpt.api.like import Like, specs_like
-from flexckpt.collect import State, mesh_keys, shards_in
+from flexckpt.collect import State, lonely_states, mesh_keys, shards_in
 from flexckpt.comm.group import Comm
-from flexckpt.errors import LayoutError
+from flexckpt.errors import FlexckptError, LayoutError
 from flexckpt.execute import Stats
 from flexckpt.io.shard_files import DcpShards, NativeShards, ShardFiles
-from flexckpt.io.writers import Settings, check_layout
+from flexckpt.io.writers import Settings, check_layout, states_of
 from flexckpt.memory_index import held
 from flexckpt.model import Shard
 from flexckpt.plan.ownership import Held, assign_writers
@@ -22,6 +22,7 @@ from flexckpt.save_mapped import Rewrite, save_mapped
 from flexckpt.saving import Saving
 from flexckpt.shared_folder import shared_folder
 from flexckpt.snapshot import snapshot
+from flexckpt.states import WEIGHT, split_name
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -89,8 +90,17 @@ def save(
     with comm.together("looking at the state"):
         shards, placed = shards_in(state), mesh_keys(state)
         kept, wanted = plain(extra), specs_like(like)
+        lonely = lonely_states(state) if states_of(to) == (WEIGHT,) else []
+        if lonely:
+            key, kind = split_name(lonely[0])
+            raise FlexckptError(
+                "ARG101",
+                f"{lonely[0]!r} is read as {kind!r} of {key!r}, but {key!r} has no weight, and "
+                f"to={to!r} keeps weights only",
+            )
     where = Path(path).absolute()
-    files: ShardFiles = NativeShards(kept, checksums=checksums)
+    anywhere = {key for keys in comm.gather(placed) for key in keys}
+    files: ShardFiles = NativeShards(kept, checksums=checksums, by_mesh=anywhere)
     if to == "dcp":
         files = DcpShards(kept)
     # Flat ranges are for flexckpt's own files only: elsewhere tensors are put together first.

@@ -5,7 +5,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from flexckpt.states import STATES, WEIGHT, join_name, split_name
+from flexckpt.states import STATES, WEIGHT, join_name, split_known
 
 Path = tuple[str | int, ...]
 
@@ -30,13 +30,14 @@ def present_names(names: Iterable[str], paths: Mapping[str, Path]) -> dict[str, 
     states = {name: found for name in names if (found := _optimizer_state(name, paths.get(name)))}
     weights = [name for name in names if name not in states]
     by_leaf, by_tail = _leaves(weights, paths), _tails(weights)
-    out = {name: split_name(name) for name in weights}
+    known = set(weights)
+    out = {name: split_known(name, known) for name in weights}
     for name, (parameter, state) in states.items():
         candidates = by_leaf.get(parameter) or by_tail.get(parameter)
         if candidates is None and state in STATES and not parameter.isdigit():
             candidates = [parameter]
         one = candidates if candidates and len(candidates) == 1 else None
-        out[name] = (one[0], state) if one else split_name(name)
+        out[name] = (one[0], state) if one else (name, WEIGHT)
     counts = Counter(out.values())
     return {name: pair if counts[pair] == 1 else (name, WEIGHT) for name, pair in out.items()}
 

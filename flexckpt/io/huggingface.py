@@ -18,7 +18,7 @@ from flexckpt.boxes import map_add
 from flexckpt.errors import CheckpointError
 from flexckpt.index import Entry, Reader, SourceIndex, Stored
 from flexckpt.io.safetensors_file import MAX_HEADER, Header, read_header, unique_names
-from flexckpt.states import split_name
+from flexckpt.states import split_known
 
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_NAME = f"model{INDEX_SUFFIX}"
@@ -57,13 +57,14 @@ def read_index(path: Path) -> SourceIndex:
     files = [folder / name for name in names]
     headers = [read_header(file) for file in files]
     _check_listed(path, dict(zip(names, headers, strict=True)), weight_map)
+    known = {tensor for header in headers for tensor in header.tensors}
     entries: dict[tuple[str, str], Entry] = {}
     for at, (name, header) in enumerate(zip(names, headers, strict=True)):
         offsets = _saved_offsets(files[at], header)
         for tensor, (dtype, shape, start, _) in header.tensors.items():
             if weight_map.get(tensor, name) != name and not offsets:
                 continue
-            key = split_name(tensor)
+            key = split_known(tensor, known)
             offset = offsets[tensor] if offsets else (0,) * len(shape)
             stored = Stored(offset, shape, None, at, start)
             entry = entries.get(key)

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from stat import S_ISREG
@@ -79,18 +79,22 @@ def _marked(mark: str) -> bytes:
     return f'{{"{METADATA}":{{"mark":"{mark}"}}'.encode()
 
 
-def index_text(files: Sequence[RankFile], extra: Mapping[str, Any]) -> str:
+def index_text(
+    files: Sequence[RankFile], extra: Mapping[str, Any], by_mesh: Container[str] = ()
+) -> str:
     """The text of index.json.
 
     Args:
         files: of all ranks.
         extra: what the user wants kept beside the tensors, of JSON types.
+        by_mesh: keys whose shards follow from the placements of a DTensor.
     """
     tensors: dict[str, dict[str, dict[str, Any]]] = {}
     for key, state, dtype, shape, s in (record for file in files for record in file.records):
         states = tensors.setdefault(key, {})
         if state not in states:
-            states[state] = {"dtype": NAMES[dtype], "shape": shape, "shards": []}
+            mesh = {"by_mesh": True} if key in by_mesh else {}
+            states[state] = {"dtype": NAMES[dtype], "shape": shape, **mesh, "shards": []}
         states[state]["shards"].append(
             [s.file, s.position, s.offset, s.shape, s.flat_range, s.checksum]
         )
@@ -189,7 +193,8 @@ def _index_of(path: Path, fields: Any, data: bytes) -> SourceIndex:
             ]
             for s in shards:
                 left[s.file] -= s.span * dtype.itemsize
-            entries[key, state] = Entry(key, state, shape, dtype, shards)
+            by_mesh = tensor.get("by_mesh") is True
+            entries[key, state] = Entry(key, state, shape, dtype, shards, by_mesh)
     if min(left, default=0) < 0:  # a small file must not stand for a huge tensor
         raise ValueError("shards share bytes of a file")
     extra = fields["extra"]

@@ -2,7 +2,7 @@
 # Copyright the paddle-on-torch authors
 """Layouts that keep shards as they are: every rank writes its own, without talking to another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,9 +32,16 @@ class ShardFiles(Protocol):
 class NativeShards:
     """flexckpt's own layout."""
 
-    def __init__(self, extra: Mapping[str, Any], *, checksums: bool = True) -> None:
+    def __init__(
+        self,
+        extra: Mapping[str, Any],
+        *,
+        checksums: bool = True,
+        by_mesh: Container[str] = (),
+    ) -> None:
         self.extra = extra
         self.checksums = checksums
+        self.by_mesh = by_mesh
 
     def write(self, folder: Path, rank: int, shards: Sequence[Holding]) -> RankFile:
         """Write the file of a rank; what the index must say of it."""
@@ -57,7 +64,7 @@ class NativeShards:
         return file
 
     def finish(self, folder: Path, records: Sequence[RankFile]) -> None:
-        write_index(folder, records, self.extra)
+        write_index(folder, records, self.extra, self.by_mesh)
 
 
 class DcpShards:

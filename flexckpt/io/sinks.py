@@ -2,7 +2,7 @@
 # Copyright the paddle-on-torch authors
 """Layouts that can be written: how a stream of tensors becomes files."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
 from pathlib import Path
@@ -113,9 +113,14 @@ class NativeSink:
         write_index(folder, records, self.extra)
 
 
-def write_index(folder: Path, files: Sequence[RankFile], extra: Mapping[str, Any]) -> None:
+def write_index(
+    folder: Path,
+    files: Sequence[RankFile],
+    extra: Mapping[str, Any],
+    by_mesh: Container[str] = (),
+) -> None:
     """Write index.json onto the disk."""
-    data = index_text(files, extra).encode()
+    data = index_text(files, extra, by_mesh).encode()
     writer = FileWriter(folder / INDEX, len(data))
     try:
         writer.write(0, data)

@@ -88,11 +88,14 @@ class Run:
     def finish(self) -> Program:
         engine = self._engine
         outputs, identity, missing = self._outputs()
-        # Without destinations everything passes but what a variable of the same name hides.
+        # What was read into a variable that nobody reads is lost like what was not read at all.
+        useful = {p.source for v in outputs.values() for p in v.pieces}
+        useful.update(p.source for p in engine.lost)
+        useful.update(name for name in engine.used if 0 in self._source[name].shape)
         unexpected = [
             name
             for name in self._source
-            if name not in engine.used and name not in engine.dropped and name not in identity
+            if name not in useful and name not in engine.dropped and name not in identity
         ]
         kept = [n for n in engine.kept if n not in outputs]
         if self._dest is not None:

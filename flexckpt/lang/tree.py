@@ -84,6 +84,9 @@ class Text:
     """The text of a program: a string, or a list of strings over which no statement runs on."""
 
     def __init__(self, aoa: str | Sequence[str]) -> None:
+        if not isinstance(aoa, str | list | tuple):
+            what = f"a program is text or a list of statements, not {type(aoa).__name__}"
+            raise AoaError("AOA102", what)
         self.entries: tuple[str, ...] = (aoa,) if isinstance(aoa, str) else tuple(aoa)
         for entry in self.entries:
             if not isinstance(entry, str):

@@ -30,6 +30,7 @@ PARTS = {
     "flexckpt.shared_folder",
     "flexckpt.snapshot",
     "flexckpt.transfer",
+    "flexckpt.tied",
     "flexckpt.twins",
 }
 
@@ -110,6 +111,7 @@ ALLOWED = {
     "flexckpt.states": set(),
     "flexckpt.testing": {*ROOMS, *PARTS, "flexckpt.api"},
     "flexckpt.transfer": {*MODEL, "flexckpt.comm", "flexckpt.execute", "flexckpt.plan"},
+    "flexckpt.tied": MODEL,
     "flexckpt.twins": {*ROOMS, "flexckpt.execute", "flexckpt.export", "flexckpt.transfer"},
     "flexckpt.wording": set(),
 }

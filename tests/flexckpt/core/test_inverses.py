@@ -105,6 +105,24 @@ def test_a_dtensor_does_not_tell_how_it_is_fused(tmp_path: Path) -> None:
     run_ranks(fuse_into_dtensor, 2, str(tmp_path))
 
 
+def unfuse_from_files(folder: str) -> None:
+    g, u = torch.arange(8.0).view(4, 2), torch.arange(8.0).view(4, 2) + 100
+    mesh = init_device_mesh("cpu", (2,))
+    gu = distribute_tensor(torch.cat([g, u]), mesh, [Shard(0)])
+    flexckpt.save({"gu": gu}, f"{folder}/fsdp")
+    targets = {"g": torch.zeros(4, 2), "u": torch.zeros(4, 2)}
+    with pytest.raises(AoaError, match="AOA204"):
+        flexckpt.load(targets, f"{folder}/fsdp", aoa="gu -> g, u, fused_ffn, axis=0")
+    flexckpt.load(targets, f"{folder}/fsdp", aoa="gu -> g, u, fused_ffn, axis=0, tp=1")
+    assert torch.equal(targets["g"], g)
+    assert torch.equal(targets["u"], u)
+
+
+@pytest.mark.dist
+def test_files_remember_that_a_mesh_cut_them(tmp_path: Path) -> None:
+    run_ranks(unfuse_from_files, 2, str(tmp_path))
+
+
 def test_a_weight_from_a_master_copy_takes_the_dtype_that_is_wanted(tmp_path: Path) -> None:
     flexckpt.save({"w@master": torch.tensor([1.0, 2.00390625])}, tmp_path / "c")
     got = torch.zeros(2, dtype=torch.bfloat16)

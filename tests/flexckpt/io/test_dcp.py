@@ -127,7 +127,7 @@ def test_names() -> None:
         "o.state.c.w.mine": ("o.state.c.w.mine", "weight"),
         "o.state.0.step": ("o.state.0.step", "weight"),
         "state.b.w.exp_avg_sq": ("m.b.w", "exp_avg_sq"),
-        "w@exp_avg": ("w", "exp_avg"),
+        "w@exp_avg": ("w@exp_avg", "weight"),  # there is no w
         "app.state.x.y": ("app.state.x.y", "weight"),
     }
 
