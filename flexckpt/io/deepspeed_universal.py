@@ -174,6 +174,8 @@ class _Index:
         names = [list(group) for group in self.ranks.shapes(0)] if self.ranks else []
         for number, group in enumerate(groups):
             group["params"] = names[number] if len(names) == len(groups) else []
+        if not any(group.keys() - {"params"} for group in groups):
+            groups = []  # only their number was known
         return {**extra, "param_groups": groups, "optimizer_numbers": self.numbers}
 
 
