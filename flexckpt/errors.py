@@ -2,6 +2,9 @@
 # Copyright the paddle-on-torch authors
 """The errors of flexckpt: one sentence each that names the thing, the rule and the value."""
 
+from functools import partial
+from typing import Any
+
 from flexckpt.codes import CODES
 
 
@@ -18,6 +21,9 @@ class FlexckptError(ValueError):
         self.code = code
         self.message = message
         super().__init__(f"[{code}] {message}")
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.code, self.message)
 
 
 class CheckpointError(FlexckptError):
@@ -66,3 +72,8 @@ class AoaError(FlexckptError):
             text += f"\nexpanded: {expanded}"
         super().__init__(code, text)
         self.message = message
+
+    def __reduce__(self) -> Any:
+        names = "statement", "line", "column", "excerpt", "expanded"
+        places = {name: getattr(self, name) for name in names}
+        return partial(type(self), **places), (self.code, self.message)

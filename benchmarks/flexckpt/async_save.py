@@ -26,9 +26,10 @@ from benchmarks.flexckpt.settings import Settings
 
 def run(settings: Settings) -> dict[str, Any]:
     rows = on_ranks(saves, settings)
+    ways = {"ours_async": "ours_sync", "ours_fork": "ours_sync", "dcp_async": "dcp_sync"}
     blocked = {
-        name: round(rows[f"{name}_async"]["seconds"] / rows[f"{name}_sync"]["seconds"], 4)
-        for name in ("ours", "dcp")
+        name: round(rows[name]["seconds"] / rows[whole]["seconds"], 4)
+        for name, whole in ways.items()
     }
     return {**rows, "blocked_share_of_synchronous": blocked}
 
@@ -43,6 +44,9 @@ def saves(settings: Settings) -> dict[str, Contender]:
     def ours() -> None:
         running.append(flexckpt.save(state, place, async_=True).wait)
 
+    def forked() -> None:
+        running.append(flexckpt.save(state, place, async_="fork").wait)
+
     def theirs() -> None:
         running.append(dcp.async_save(state, place, group).result)
 
@@ -54,6 +58,7 @@ def saves(settings: Settings) -> dict[str, Contender]:
     return {
         "ours_sync": Contender(lambda: flexckpt.save(state, place), settle),
         "ours_async": Contender(ours, settle),
+        "ours_fork": Contender(forked, settle),
         "dcp_sync": Contender(lambda: dcp.save(state, place), settle),
         "dcp_async": Contender(theirs, settle),
     }

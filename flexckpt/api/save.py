@@ -5,6 +5,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,7 @@ from flexckpt.collect import State, lonely_states, mesh_keys, shards_in
 from flexckpt.comm.group import Comm
 from flexckpt.errors import FlexckptError, LayoutError
 from flexckpt.execute import Stats
+from flexckpt.forked import ForkedFiles
 from flexckpt.io.shard_files import DcpShards, NativeShards, ShardFiles
 from flexckpt.io.writers import Settings, check_layout, states_of
 from flexckpt.memory_index import held
@@ -39,7 +41,7 @@ def save(
     to: str = "flexckpt",
     extra: Mapping[str, Any] | None = None,
     shard_size: int | str = "5GB",
-    async_: bool = False,
+    async_: bool | Literal["fork"] = False,
     redundancy: bool = False,
     like: Like = None,
     checksums: bool = True,
@@ -63,7 +65,9 @@ def save(
         extra: what to keep beside the tensors, of JSON types; comes back as ``LoadReport.extra``.
         shard_size: bytes of a file at most, for "hf".
         async_: copy to host memory, then write in the background. A save that is still going on is
-            waited for first, and its error raised.
+            waited for first, and its error raised. "fork" lets a forked process write what it sees
+            by the system's copy-on-write, so that training hardly waits; for CPU tensors that are
+            stored as they are ("flexckpt" and "dcp" without a mapping).
         redundancy: every rank writes all that it holds, so that each finds its own on its own disk.
         like: a checkpoint, or specs by key, with the names and shapes that are wanted. It makes an
             inverse exact where the text alone does not tell the lengths of parts.
@@ -81,7 +85,7 @@ def save(
         TransferError: another rank failed, or was called with other arguments.
     """
     check_layout(to)
-    comm = Comm(group, timeout, separate=async_)
+    comm = Comm(group, timeout, separate=bool(async_))
     saving = Saving(Stats())
     with comm.together("finishing the save before"):
         while _last:
@@ -112,19 +116,29 @@ def save(
     if to == "hf" and aoa is None:
         ties = _ties(shards, comm)
         shards = [s for s in shards if s.key not in ties]
+    forked: ForkedFiles | None = None
     if async_:
         with comm.together("copying the tensors"):
-            shards = snapshot(shards)
+            if async_ == "fork":
+                shards = _forkable(shards, mapped)
+                holdings = [(held(s), s.tensor) for s in shards]
+                files = forked = ForkedFiles(files, comm.rank, holdings, timeout)
+            else:
+                shards = snapshot(shards)
 
     def steps() -> None:
         if mapped:
             mapping = Rewrite(aoa or [], reverse, layout, wanted, placed)
             settings = Settings(kept, shard_size, checksums, ties)
             save_mapped(shards, where, mapping, to, settings, comm, saving.stats)
-        else:
+            return
+        try:
             _write(shards, where, files, comm, saving.stats)
+        finally:
+            if forked is not None:
+                forked.end()
 
-    saving.run(steps, in_background=async_)
+    saving.run(steps, in_background=bool(async_))
     if async_:
         _last.append(saving)
     return saving
@@ -144,6 +158,15 @@ def plain(extra: Mapping[str, Any] | None) -> dict[str, Any]:
     if back != kept:
         raise LayoutError("LAY104", "extra must be of JSON types with strings as names")
     return dict(back)  # a copy, which later changes do not reach
+
+
+def _forkable(shards: Sequence[Shard], mapped: bool) -> list[Shard]:
+    """The shards, dense, for a child that only reads memory."""
+    if mapped or any(s.tensor.device.type != "cpu" for s in shards):
+        raise FlexckptError(
+            "ARG101", 'async_="fork" is for CPU tensors that are stored as they are; use True'
+        )
+    return [replace(s, tensor=s.tensor.resolve_conj().resolve_neg().contiguous()) for s in shards]
 
 
 def _ties(shards: Sequence[Shard], comm: Comm) -> dict[str, str]:

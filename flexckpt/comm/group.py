@@ -72,19 +72,32 @@ class Comm:
 
     def same(self, *arguments: object) -> None:
         """Raise NET102 on every rank unless all have the same arguments, as their repr tells."""
-        told = self.gather(xxhash.xxh3_128_digest(repr(arguments).encode()))
-        if len(set(told)) > 1:
+        digest = xxhash.xxh3_64_intdigest(repr(arguments).encode()) >> 1
+        high, low = self._largest(digest, -digest)
+        if high != -low:
             what = "the ranks were called with different arguments"
             raise _known(TransferError("NET102", what))
 
     def agree(self, error: BaseException | None, what: str) -> None:
         """Raise on every rank if any rank has an error: its own there, NET101 elsewhere."""
+        if not self._largest(error is not None)[0]:
+            return
         texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise _known(error)
         for rank, text in enumerate(texts):
             if text is not None:
                 raise _known(TransferError("NET101", f"rank {rank} failed while {what}: {text}"))
+
+    def _largest(self, *values: int) -> list[int]:
+        """The largest of each value on all ranks; far quicker than to gather objects."""
+        if self.size == 1:
+            return [int(v) for v in values]
+        box = torch.tensor(values, dtype=torch.int64)
+        with self._waiting():
+            dist.all_reduce(box, dist.ReduceOp.MAX, group=self.group)
+        out: list[int] = box.tolist()
+        return out
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:

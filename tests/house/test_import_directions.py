@@ -21,6 +21,7 @@ PARTS = {
     "flexckpt.collect",
     "flexckpt.execute",
     "flexckpt.export",
+    "flexckpt.forked",
     "flexckpt.layout",
     "flexckpt.memory_index",
     "flexckpt.replicas",
@@ -73,6 +74,7 @@ ALLOWED = {
     "flexckpt.errors": {"flexckpt.codes"},
     "flexckpt.execute": {*MODEL, "flexckpt.io.ranged", "flexckpt.plan"},
     "flexckpt.export": {*ROOMS, "flexckpt.execute", "flexckpt.shared_folder", "flexckpt.transfer"},
+    "flexckpt.forked": {"flexckpt.errors", "flexckpt.io"},
     "flexckpt.index": {"flexckpt.boxes", "flexckpt.model", "flexckpt.quiet_gc", "flexckpt.states"},
     "flexckpt.interop": {
         *MODEL,
