@@ -24,7 +24,7 @@ from flexckpt.shared_folder import shared_folder
 from flexckpt.states import STAND_INS, STATES, WEIGHT, is_scalar
 from flexckpt.transfer import Supplier, carry_out, make_schedule, split_batches
 
-BATCH_BYTES = 32 << 20  # of outputs that are filled together
+BATCH_BYTES = 8 << 20  # of outputs that are filled together: they stay in the cache
 
 Progress = Callable[[int, int, str], object]  # bytes done, bytes in all, name
 

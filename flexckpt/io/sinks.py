@@ -37,7 +37,6 @@ class Output(NamedTuple):
         return prod(self.shape) * self.dtype.itemsize
 
 
-WRITERS = 2  # threads that write one batch: one cannot keep up with memory
 Stream = Iterable[list[tuple[Output, torch.Tensor]]]  # batches, valid until the second next
 
 
@@ -156,22 +155,16 @@ class HuggingFaceSink:
     def write(self, folder: Path, rank: int, outputs: Sequence[Output], stream: Stream) -> None:
         writers: dict[int, FileWriter] = {}
 
-        def write_one(item: tuple[Output, torch.Tensor]) -> None:
-            number, position = self.places[item[0].name]
-            writers[number].write_tensor(position, item[1], checksum=False)
-
         def consume(batch: list[tuple[Output, torch.Tensor]]) -> None:
-            for output, _ in batch:
-                number = self.places[output.name][0]
+            for output, tensor in batch:
+                number, position = self.places[output.name]
                 if number not in writers:
                     file = self.plan.files[number]
                     writers[number] = FileWriter(folder / file.name, file.size, create=False)
-            for _ in pool.map(write_one, batch):
-                pass
+                writers[number].write_tensor(position, tensor, checksum=False)
 
         try:
-            with ThreadPoolExecutor(WRITERS, thread_name_prefix="flexckpt-write") as pool:
-                overlapped(stream, consume)
+            overlapped(stream, consume)
             for writer in writers.values():
                 writer.close()
         finally:
