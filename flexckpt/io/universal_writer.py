@@ -3,6 +3,7 @@
 """Writer of DeepSpeed's universal checkpoints, as DeepSpeed 0.19 loads them at any world size."""
 
 import os
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,12 @@ class UniversalSink:
         self.masters = {o.key for o in outputs if o.state == MASTER}
         self.weights = {o.key: o.dtype for o in outputs if o.state == WEIGHT}
         self.trained = {o.key for o in outputs if o.state != WEIGHT}
+        steps_known = any(o.state == "step" for o in outputs) or extra.get("optimizer_numbers")
+        if self.trained and not steps_known:
+            warnings.warn(
+                "the source has no step of the optimizer, so DeepSpeed will go on from step 0",
+                stacklevel=4,
+            )
         for key in dict.fromkeys(o.key for o in outputs):
             if not key or "/" in key or "\0" in key or key in (".", ".."):
                 raise CheckpointError("CKP108", f"{key!r} cannot be the name of a folder")

@@ -79,3 +79,13 @@ def test_states_may_be_missing_where_that_is_allowed(tmp_path: Path) -> None:
 def test_a_program_is_text(aoa: object) -> None:
     with pytest.raises(AoaError, match=r"AOA102.*a program is text or a list of statements"):
         flexckpt.transform({"a": torch.ones(2)}, aoa)
+
+
+def test_a_step_that_is_not_known_is_told(tmp_path: Path) -> None:
+    moments = {"w": torch.ones(2), "w@exp_avg": torch.ones(2), "w@exp_avg_sq": torch.ones(2)}
+    with pytest.warns(UserWarning, match="no step of the optimizer"):
+        flexckpt.save(moments, tmp_path / "u", to="universal")
+    flexckpt.save({**moments, "w@step": torch.tensor(3.0)}, tmp_path / "u", to="universal")
+    got = torch.zeros(())
+    flexckpt.load({"w@step": got}, tmp_path / "u", strict={"unexpected": "ignore"})
+    assert got == 3
