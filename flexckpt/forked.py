@@ -28,6 +28,9 @@ class ForkedFiles:
         rank: of this process.
         shards: dense CPU tensors.
         timeout: seconds after which the child is given up; without end if None.
+
+    Attributes:
+        pid: of the child; -1 when it has ended.
     """
 
     def __init__(
@@ -40,8 +43,8 @@ class ForkedFiles:
         with warnings.catch_warnings():
             # Python 3.12 warns of threads, whose locks the child might want. It wants none.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._pid = os.fork()
-        if self._pid == 0:
+            self.pid = os.fork()
+        if self.pid == 0:
             os.close(self._to_child)
             os.close(self._from_child)
             _child(files, rank, shards, child_in, child_out)
@@ -78,16 +81,16 @@ class ForkedFiles:
 
     def end(self) -> None:
         """Let go of the child, which is killed if it still works."""
-        if self._pid < 0:
+        if self.pid < 0:
             return
         for fd in (self._to_child, self._from_child):
             if fd >= 0:
                 os.close(fd)
-        done, _ = os.waitpid(self._pid, os.WNOHANG)
+        done, _ = os.waitpid(self.pid, os.WNOHANG)
         if not done:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-        self._pid = -1
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        self.pid = -1
 
 
 def _child(
