@@ -5,7 +5,7 @@
 Every reader of `flexckpt.io` turns its layout into this; the planner knows nothing of files.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -143,6 +143,3 @@ class Reader(NamedTuple):
     layout: str
     recognizes: Callable[[Path], bool]
     read_index: Callable[[Path], SourceIndex]
-
-
-Readers = Mapping[str, Reader]

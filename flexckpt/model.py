@@ -122,6 +122,11 @@ def _integers(
     return found
 
 
+def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape are equal; NaN equals NaN."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
 def check_box(
     key: str, global_shape: Sequence[int], offset: Sequence[int], local_shape: Sequence[int]
 ) -> None:

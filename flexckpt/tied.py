@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from flexckpt.errors import LayoutError
-from flexckpt.model import Shard
+from flexckpt.model import Shard, same_values
 from flexckpt.states import join_name
 
 
@@ -39,8 +39,7 @@ class Tied:
             LayoutError: LAY102 where it differs.
         """
         for owner, other in self._pairs:
-            a, b = owner.tensor, other.tensor
-            if not bool(((a == b) | ((a != a) & (b != b))).all()):  # NaN equals NaN here
+            if not same_values(owner.tensor, other.tensor):
                 names = [join_name(s.key, s.state) for s in (other, owner)]
                 raise LayoutError(
                     "LAY102", f"{names[0]!r} and {names[1]!r} share their memory, but not values"

@@ -18,7 +18,7 @@ from flexckpt.export import outputs_of
 from flexckpt.index import SourceIndex, Stored
 from flexckpt.io.sinks import Output
 from flexckpt.lang import Program
-from flexckpt.model import dtype_name
+from flexckpt.model import dtype_name, same_values
 from flexckpt.pieces import Variable
 from flexckpt.plan.cover import Preference
 from flexckpt.plan.planner import Plan, make_plan
@@ -66,7 +66,7 @@ def check_copies(
         first, second = sorted(batch)
         for copy in plan.of_target(second):
             a, b = destination(copy, batch[first]), destination(copy, batch[second])
-            if not bool(((a == b) | ((a != a) & (b != b))).all()):  # NaN equals NaN here
+            if not same_values(a, b):
                 differ = mine[first // 2].name
     with comm.together("comparing copies"):
         if differ is not None:

@@ -12,7 +12,7 @@ from flexckpt.boxes import Box, box_at, full_box
 from flexckpt.errors import AoaError, CheckpointError, LayoutError
 from flexckpt.lang import compile_program, expand_program
 from flexckpt.lang.compile import Layout, Strict
-from flexckpt.model import TensorSpec
+from flexckpt.model import TensorSpec, same_values
 from flexckpt.pieces import Piece, Variable
 from flexckpt.states import WEIGHT, is_scalar, split_name
 
@@ -243,7 +243,7 @@ class _Tensors:
         first = self._tensor(name, state, sources[0])
         for source in sources[1:]:
             other = self._tensor(name, state, source)
-            if other.shape != first.shape or not _same(first, other):
+            if other.shape != first.shape or not same_values(first, other):
                 raise CheckpointError(
                     "CKP203",
                     f"{name} cannot be both {first.tolist()} of {sources[0]} and {other.tolist()} "
@@ -270,7 +270,7 @@ class _Tensors:
         first = self._fill(name, state, variable, spec, box)
         for piece in again:
             values = self._values(name, state, piece, spec.dtype).to(spec.dtype)
-            if not _same(_view(first, piece, "dst", box.start), values):
+            if not same_values(_view(first, piece, "dst", box.start), values):
                 raise AoaError(
                     "AOA401",
                     f"{name} has two values: {piece.source} holds a copy of it that differs from "
@@ -288,8 +288,3 @@ def _view(tensor: torch.Tensor, piece: Piece, side: str, start: Any) -> torch.Te
         strides = [d.dst_step * steps[d.dst_axis] for d in piece.dims]
     base = tensor.storage_offset() + sum(i * s for i, s in zip(first, steps, strict=True))
     return tensor.as_strided([d.extent for d in piece.dims], strides, base)
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are equal; NaN equals NaN."""
-    return bool(((a == b) | ((a != a) & (b != b))).all())
