@@ -29,7 +29,6 @@ Unknown = Literal["error", "opaque"]
 # Limits of what is read at once; nothing real is nested more than a dozen levels deep.
 _LARGEST = 2**31
 _DEEPEST = 100
-_LEAVES = frozenset({str, int, bool, bytes, float, type(None)})
 
 
 class Pickled(NamedTuple):
