@@ -9,7 +9,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-CPP_SOURCES := $(wildcard flashmask/csrc/*.cpp flashmask/csrc/*.h)
+CPP_SOURCES := $(wildcard $(foreach part,flashmask/csrc vmm/csrc vmm/csrc/*,$(part)/*.cpp $(part)/*.h))
 DEPENDENCIES := $(VENV)/.dependencies
 NATIVE := build/.native
 READY := $(DEPENDENCIES) $(NATIVE)
@@ -64,7 +64,7 @@ wheel: $(DEPENDENCIES)
 
 clean:
 	rm -rf build dist demo_out *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	find flashmask -name '*.so' -delete
+	find flashmask vmm -name '*.so' -delete
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # torch comes first: building the package asks it for its headers, and building deepspeed imports it.
@@ -78,6 +78,6 @@ $(DEPENDENCIES): constraints.txt pyproject.toml
 	@touch $@
 
 $(NATIVE): $(DEPENDENCIES) setup.py $(CPP_SOURCES)
-	@echo "Compiling flashmask._C"
+	@echo "Compiling flashmask._C and vmm._core"
 	@$(RUN) setup.py --quiet build_ext --inplace
 	@touch $@

@@ -50,6 +50,9 @@ STABLE_EXTENSIONS = {
     },
 }
 
+# Shared libraries that see neither torch nor Python: module name -> folders of their sources.
+PLAIN_LIBRARIES = {"vmm._core": ["vmm/csrc/core", "vmm/csrc/drivers", "vmm/csrc/plugin"]}
+
 
 def stable_extension(module: str, sources: dict[str, list[str]]) -> Extension:
     """An extension which sees only the stable ABI of torch and the limited API of Python."""
@@ -77,6 +80,29 @@ def stable_extension(module: str, sources: dict[str, list[str]]) -> Extension:
     )
     extension.source_flags = sources
     extension.torch_version = torch.__version__
+    return extension
+
+
+def plain_library(module: str, folders: list[str]) -> Extension:
+    """A library with a C interface, which any torch and any Python may open."""
+    sources = [
+        path.relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in sorted((ROOT / folder).glob("*.cpp"))
+    ]
+    extension = Extension(
+        module,
+        sources=sources,
+        include_dirs=["vmm/csrc"],
+        libraries=["dl", "pthread"],
+        extra_compile_args=DIALECT
+        + (["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"])
+        + [f"-f{kind}-prefix-map={ROOT}/=" for kind in ("file", "macro")],
+        py_limited_api=True,
+        language="c++",
+    )
+    extension.source_flags = {source: [] for source in sources}
+    extension.torch_version = "none"
     return extension
 
 
@@ -128,7 +154,10 @@ def out_of_date(target: Path, depfile: Path, recipe: Path) -> bool:
 
 if BUILD_NATIVE:
     setup(
-        ext_modules=[stable_extension(*row) for row in STABLE_EXTENSIONS.items()],
+        ext_modules=[
+            *(stable_extension(*row) for row in STABLE_EXTENSIONS.items()),
+            *(plain_library(*row) for row in PLAIN_LIBRARIES.items()),
+        ],
         cmdclass={"build_ext": BuildExt},
         options={"bdist_wheel": {"py_limited_api": f"cp{PYTHON_FLOOR[0]}{PYTHON_FLOOR[1]}"}},
     )
