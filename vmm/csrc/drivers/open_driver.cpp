@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the paddle-on-torch authors
+#include <unistd.h>
+
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "driver.h"
+#include "drivers/driver_counting.h"
+#include "drivers/driver_host.h"
+#include "drivers/driver_null.h"
+
+namespace vmm {
+namespace {
+
+constexpr uint64_t kDefaultGranularity = 2u << 20;
+constexpr int kMaxDevices = 64;
+
+std::string why_not(const DriverOptions& options) {
+  if (options.devices < 1 || options.devices > kMaxDevices) {
+    return "devices must be from 1 to " + std::to_string(kMaxDevices) + ", but is " + std::to_string(options.devices);
+  }
+  const bool host = options.driver == "host";
+  const uint64_t unit = host ? static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 512;
+  const uint64_t granularity = options.granularity;
+  if (granularity < unit || !std::has_single_bit(granularity)) {
+    return "granularity must be a power of two and at least " + std::to_string(unit) + " for the " + options.driver +
+           " driver, but is " + std::to_string(granularity);
+  }
+  if (options.device_bytes != 0 && options.device_bytes < granularity) {
+    return "device_bytes must be 0 or at least the granularity " + std::to_string(granularity) + ", but is " +
+           std::to_string(options.device_bytes);
+  }
+  return "";
+}
+
+std::unique_ptr<Driver> open_bottom(const DriverOptions& options, std::string* error) {
+  if (options.driver == "null") return std::make_unique<NullDriver>(options);
+  if (options.driver == "host") return std::make_unique<HostDriver>(options);
+  *error = "driver must be null, host or cuda, but is \"" + options.driver + "\"";
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Driver> open_driver(const DriverOptions& given, std::string* error) {
+  DriverOptions options = given;
+  if (options.granularity == 0) options.granularity = kDefaultGranularity;
+  if (std::string why = why_not(options); !why.empty()) {
+    *error = std::move(why);
+    return nullptr;
+  }
+  std::unique_ptr<Driver> driver = open_bottom(options, error);
+  if (!driver) return nullptr;
+  if (options.counting) driver = std::make_unique<CountingDriver>(std::move(driver), options.devices);
+  return driver;
+}
+
+}  // namespace vmm
