@@ -3,12 +3,16 @@
 #include <unistd.h>
 
 #include <bit>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "driver.h"
+#include "drivers/driver_checking.h"
 #include "drivers/driver_counting.h"
+#include "drivers/driver_failing.h"
 #include "drivers/driver_host.h"
+#include "drivers/driver_latency.h"
 #include "drivers/driver_null.h"
 
 namespace vmm {
@@ -47,13 +51,20 @@ std::unique_ptr<Driver> open_bottom(const DriverOptions& options, std::string* e
 std::unique_ptr<Driver> open_driver(const DriverOptions& given, std::string* error) {
   DriverOptions options = given;
   if (options.granularity == 0) options.granularity = kDefaultGranularity;
-  if (std::string why = why_not(options); !why.empty()) {
-    *error = std::move(why);
-    return nullptr;
-  }
+  if (*error = why_not(options); !error->empty()) return nullptr;
+  const std::optional<FailureRules> failures = parse_failures(options.fail, error);
+  if (!failures) return nullptr;
+  if (!failures->latency.empty()) options.latency += (options.latency.empty() ? "" : ",") + failures->latency;
+  const std::optional<Costs> costs = parse_costs(options.latency, error);
+  if (!costs) return nullptr;
+
   std::unique_ptr<Driver> driver = open_bottom(options, error);
   if (!driver) return nullptr;
-  if (options.counting) driver = std::make_unique<CountingDriver>(std::move(driver), options.devices);
+  const int devices = options.devices;
+  if (options.checking) driver = std::make_unique<CheckingDriver>(std::move(driver), devices);
+  if (options.counting) driver = std::make_unique<CountingDriver>(std::move(driver), devices);
+  if (!failures->rules.empty()) driver = std::make_unique<FailingDriver>(std::move(driver), *failures, devices);
+  if (!options.latency.empty()) driver = std::make_unique<LatencyDriver>(std::move(driver), *costs, devices);
   return driver;
 }
 
