@@ -10,6 +10,7 @@
 #include "driver.h"
 #include "drivers/driver_checking.h"
 #include "drivers/driver_counting.h"
+#include "drivers/driver_cuda.h"
 #include "drivers/driver_failing.h"
 #include "drivers/driver_host.h"
 #include "drivers/driver_latency.h"
@@ -42,6 +43,7 @@ std::string why_not(const DriverOptions& options) {
 std::unique_ptr<Driver> open_bottom(const DriverOptions& options, std::string* error) {
   if (options.driver == "null") return std::make_unique<NullDriver>(options);
   if (options.driver == "host") return std::make_unique<HostDriver>(options);
+  if (options.driver == "cuda") return CudaDriver::open(options, error);
   *error = "driver must be null, host or cuda, but is \"" + options.driver + "\"";
   return nullptr;
 }
