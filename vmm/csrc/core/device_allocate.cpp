@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the paddle-on-torch authors
+//
+// Requests and frees: the fast path, and the ladder of slower ones.
+
+#include <algorithm>
+
+#include "core/device.h"
+#include "core/sentences.h"
+#include "core/tags.h"
+
+namespace vmm {
+namespace {
+
+uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+Class class_of(StreamIndex stream) { return static_cast<Class>(kFirstStream + stream); }
+
+bool better(const Block* a, const Block* b) {
+  return b == nullptr || a->size < b->size || (a->size == b->size && a->address < b->address);
+}
+
+}  // namespace
+
+vmm_status Device::allocate(const vmm_request& request, void** out) {
+  *out = nullptr;
+  if (request.size == 0) return VMM_OK;
+  if (request.size > uint64_t{1} << 48) {
+    return fail(VMM_OUT_OF_MEMORY, "size: a request of " + bytes_text(request.size) + " is larger than any device");
+  }
+  std::lock_guard guard(lock_);
+  StreamIndex stream = timelines_.index_of(request.stream);
+  Arena* arena = nullptr;
+  Block* block = nullptr;
+  vmm_status status = allocate_locked(request, stream, &arena, &block);
+  if (status != VMM_OK) return finish(status);
+  publish_live(arena, block, request, stream);
+  *out = reinterpret_cast<void*>(block->address);
+  return config_->check == 2 ? finish(VMM_OK) : VMM_OK;
+}
+
+vmm_status Device::allocate_locked(const vmm_request& request, StreamIndex stream, Arena** arena, Block** out) {
+  if (request.pool >= pools_.size() || !pools_[request.pool].exists) {
+    return fail(VMM_INVALID, "pool: there is no pool " + std::to_string(request.pool));
+  }
+  uint64_t size = round_up(request.size, kUnit);
+  *arena = arena_for(pools_[request.pool], request.pool, size);
+  if ((*arena)->asleep) {
+    return fail(VMM_INVALID, "pool: '" + pools_[request.pool].name + "' is asleep; wake it before allocating from it");
+  }
+  *out = fast(*arena, size, stream);
+  if (*out != nullptr) return VMM_OK;
+  return slow(*arena, size, stream, out);
+}
+
+// The best fit among the blocks that the stream may use at once.
+Block* Device::fast(Arena* arena, uint64_t size, StreamIndex stream) {
+  uint64_t page_aligned = config_->align_large != 0 && size >= config_->align_large ? page_size_ - kUnit : 0;
+  Block* found = nullptr;
+  for (Class cls : {class_of(stream), kDone}) {
+    if (cls >= arena->classes.size() || !arena->classes[cls]) continue;
+    Block* block = arena->classes[cls]->best(size + page_aligned);
+    if (block != nullptr && better(block, found)) found = block;
+  }
+  if (found == nullptr) return nullptr;
+  Address at = page_aligned == 0 ? found->address : found->region->page_ceil(found->address);
+  return take(arena, found, at, size, stream);
+}
+
+// Cuts [at, at + size) out of a mapped free block.
+Block* Device::take(Arena* arena, Block* block, Address at, uint64_t size, StreamIndex stream) {
+  arena->remove_free(block);
+  if (at != block->address) {
+    Block* low = block;
+    block = arena->split(low, at - low->address);
+    block->state = BlockState::kActive;
+    arena->add_free(low);
+  }
+  uint64_t rest = block->size - size;
+  if (rest >= config_->split_min && rest > config_->whole_block_waste) {
+    Block* high = arena->split(block, size);
+    block->state = BlockState::kActive;
+    arena->add_free(high);
+  } else {
+    block->state = BlockState::kActive;
+    if (block->next != nullptr) arena->update_seam(block->next);
+  }
+  block->cls = class_of(stream);
+  block->more.reset();
+  return block;
+}
+
+void Device::publish_live(Arena* arena, Block* block, const vmm_request& request, StreamIndex stream) {
+  block->requested = request.size;
+  block->tag = request.tag != 0 ? request.tag : thread_tag();
+  block->stack = request.stack;
+  live_.insert(block->address, block);
+  ++pools_[arena->pool].live;
+  stats_.allocation.add(arena->small, 1);
+  stats_.allocated_bytes.add(arena->small, block->size);
+  stats_.requested_bytes.add(arena->small, request.size);
+  if (stats_.allocated_bytes.all.current > step_peak_) step_peak_ = stats_.allocated_bytes.all.current;
+  if (recorder_->on() && request.size >= recorder_->min_size()) {
+    record(VMM_EVENT_ALLOC, block->address, block->size, request.size, stream, arena->pool, block->tag, block->stack);
+  }
+}
+
+vmm_status Device::deallocate(void* pointer) {
+  if (pointer == nullptr) return VMM_OK;
+  std::lock_guard guard(lock_);
+  Block* block = live_.take(reinterpret_cast<Address>(pointer));
+  if (block == nullptr) {
+    char text[96];
+    std::snprintf(text, sizeof text, "pointer: %p is not a live allocation of device %d", pointer, id_);
+    return fail(VMM_INVALID, text);
+  }
+  free_block(block);
+  return config_->check == 2 ? finish(VMM_OK) : VMM_OK;
+}
+
+void Device::free_block(Block* block) {
+  Arena* arena = block->region->arena;
+  StreamIndex stream = static_cast<StreamIndex>(block->cls - kFirstStream);
+  stats_.allocation.sub(arena->small, 1);
+  stats_.allocated_bytes.sub(arena->small, block->size);
+  stats_.requested_bytes.sub(arena->small, block->requested);
+  if (recorder_->on() && block->requested >= recorder_->min_size()) {
+    record(VMM_EVENT_FREE_REQUESTED, block->address, block->size, 0, stream, arena->pool, block->tag, block->stack);
+    record(VMM_EVENT_FREE_COMPLETED, block->address, block->size, 0, stream, arena->pool, block->tag, block->stack);
+  }
+  block->seq = timelines_.mark(stream).seq;
+  if (block->more) {
+    // Other streams use it as well: their fences go with it.
+    for (Fence& fence : *block->more) fence = timelines_.mark(fence.stream);
+    block->more->push_back({stream, block->seq});
+    block->cls = kMixed;
+  }
+  block->state = BlockState::kMapped;
+  block->tag = block->stack = 0;
+  arena->add_free(block);
+  Pool& pool = pools_[arena->pool];
+  if (--pool.live == 0 && pool.released) forget_pool(arena->pool);
+}
+
+vmm_status Device::record_stream(void* pointer, Stream stream) {
+  std::lock_guard guard(lock_);
+  Block* block = live_.find(reinterpret_cast<Address>(pointer));
+  if (block == nullptr) return fail(VMM_INVALID, "pointer: record_stream needs a live allocation");
+  StreamIndex index = timelines_.index_of(stream);
+  if (class_of(index) == block->cls) return VMM_OK;
+  if (!block->more) block->more = std::make_unique<std::vector<Fence>>();
+  for (const Fence& fence : *block->more) {
+    if (fence.stream == index) return VMM_OK;
+  }
+  block->more->push_back({index, 0});
+  if (recorder_->on() && block->requested >= recorder_->min_size()) {
+    record(VMM_EVENT_RECORD_STREAM, block->address, block->size, 0, index, block->region->arena->pool);
+  }
+  return VMM_OK;
+}
+
+vmm_status Device::slow(Arena* arena, uint64_t size, StreamIndex stream, Block** out) {
+  settle(arena);
+  if ((*out = fast(arena, size, stream)) != nullptr) return VMM_OK;
+  if ((*out = take_other_stream(arena, size, stream)) != nullptr) return VMM_OK;
+
+  // First without waiting for other streams, if the pages for it may simply be created.
+  bool may_wait = config_->cross_stream == CrossStream::kWait;
+  Place place = find_place(arena, size, stream, may_wait);
+  bool roomy = config_->policy == Policy::kCreateFirst &&
+               reserved() + place.missing * page_size_ <=
+                   pages_.spare.size() * page_size_ + std::min(soft_limit(size), hard_limit());
+  if (!roomy && !may_wait && config_->cross_stream != CrossStream::kNever) {
+    place = find_place(arena, size, stream, true);
+  }
+  vmm_status status = place.region == nullptr ? VMM_OUT_OF_MEMORY : prepare(arena, &place, stream, true);
+  if (status == VMM_OK) {
+    *out = take_place(arena, place, stream);
+    return config_->check == 1 ? check_locked() : VMM_OK;
+  }
+  if (status == VMM_OUT_OF_MEMORY) fail(status, oom_sentence(size, pools_[arena->pool]));
+  return status;
+}
+
+// Learns which fences are done, gives stale addresses back, and merges what may now be merged.
+void Device::settle(Arena* arena) {
+  bool changed = timelines_.poll();
+  if (!stale_.empty()) reap();
+
+  // Somebody will want to know about these next time: record the events now.
+  if (arena->classes.size() > kMixed && arena->classes[kMixed] && !arena->classes[kMixed]->empty()) {
+    std::vector<Block*> done;
+    arena->classes[kMixed]->each_from(0, [&](Block* block) {
+      bool all = true;
+      block->each_fence([&](Fence fence) {
+        if (timelines_.known_done(fence)) return;
+        timelines_.cover(fence);
+        all = false;
+      });
+      if (all) done.push_back(block);
+      return true;
+    });
+    for (Block* block : done) {
+      arena->remove_free(block);
+      block->cls = kDone;
+      block->more.reset();
+    }
+    // Merging may free the neighbor, but never a block that is in no index.
+    for (Block* block : done) {
+      if (block->state == BlockState::kMapped) arena->add_free(block);
+    }
+    changed = changed || !done.empty();
+  }
+  if (!changed) return;
+  std::vector<Block*> seams;
+  for (Block* block = arena->seams; block != nullptr; block = block->seam_next) {
+    if (block->state == BlockState::kMapped) seams.push_back(block);
+  }
+  for (Block* block : seams) {
+    // A block that an earlier merge swallowed is a seam no more.
+    if (!block->in_seams || block->state != BlockState::kMapped) continue;
+    arena->remove_free(block);
+    arena->add_free(block);
+  }
+}
+
+// The best fit among blocks whose fences turn out to be closed for this stream.
+Block* Device::take_other_stream(Arena* arena, uint64_t size, StreamIndex stream) {
+  constexpr int kTries = 16;
+  Block* found = nullptr;
+  for (Class cls = kMixed; cls < arena->classes.size(); ++cls) {
+    if (cls == class_of(stream) || !arena->classes[cls]) continue;
+    int tries = kTries;
+    arena->classes[cls]->each_from(size, [&](Block* block) {
+      bool ordered = true;
+      block->each_fence([&](Fence fence) {
+        if (timelines_.ordered(stream, fence)) return;
+        timelines_.cover(fence);
+        ordered = false;
+      });
+      if (ordered && better(block, found)) found = block;
+      return !ordered && --tries > 0;
+    });
+  }
+  return found == nullptr ? nullptr : take(arena, found, found->address, size, stream);
+}
+
+}  // namespace vmm
