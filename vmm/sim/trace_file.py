@@ -181,7 +181,7 @@ def _parse(chunk: bytes, names: list[str], before: int) -> NDArray[np.int64]:
     lengths = (ends - begins).reshape(-1, width)
     at = names.index("op")
     letters = begins[at::width]
-    good = np.logical_and(lengths > 0, lengths <= 19)
+    good: NDArray[np.bool_] = np.asarray((lengths > 0) & (lengths <= 19), dtype=np.bool_)
     good[:, at] = lengths[:, at] == 1
     op = text[letters].astype(np.int64)
     text[letters] = 48
