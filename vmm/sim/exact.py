@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from vmm.sim.exact_replay import ExactReplay
 from vmm.sim.models.torch_settings import TorchSettings
 from vmm.sim.snapshot import Snapshot
-from vmm.sim.starting_layout import Inconsistent, starting_layout
+from vmm.sim.starting_layout import InconsistentError, starting_layout
 
 _MAX_PASSES = 100
 
@@ -19,9 +19,9 @@ class ExactResult:
     """How far the model agrees with a snapshot.
 
     ``exact``: every address, every new segment and the bytes reserved at the end agree.
-    ``mismatches`` counts the events that do not, ``first_mismatch`` is the first of them (or None),
-    ``message`` tells what it is. ``reserved`` is what the model predicts, ``reserved_recorded`` what
-    the snapshot says. ``same_layout``: every block at the end agrees in place, size and state.
+    ``mismatches`` counts the events that do not, ``first_mismatch`` is the first of them or None,
+    ``message`` tells what it is. ``reserved`` is what the model predicts, ``reserved_recorded``
+    what the snapshot says. ``same_layout``: all blocks at the end agree in place, size and state.
     ``inferred_ends``: blocks from before the first event whose exact size the recording does not
     show, and which had to be larger than their rounded request.
     ``releases``: how many times the whole cache, or a part of it, was given back to the driver.
@@ -75,7 +75,7 @@ def check_exact(snapshot: Snapshot, settings: TorchSettings | None = None) -> Ex
     result = ExactResult(len(snapshot), snapshot.reserved)
     try:
         layout = starting_layout(snapshot, settings)
-    except Inconsistent as error:
+    except InconsistentError as error:
         result.mismatches, result.first_mismatch = 1, error.event
         result.message = str(error)
         return result

@@ -22,7 +22,7 @@ from vmm.sim.starting_layout import StartingLayout, StartSegment
 _STATES = {recorded.FREE: FREE, recorded.LIVE: LIVE, recorded.PENDING: PENDING}
 
 
-class _Lost(Exception):
+class _LostError(Exception):
     """The model is so far from the recording that it cannot follow it any further."""
 
 
@@ -31,8 +31,8 @@ class ExactReplay:
 
     `longer` maps addresses of blocks at the start to bytes that they have beyond what the layout
     says. A pass adds to it where that explains what was recorded; the caller then starts again.
-    ``mismatches`` are (event, what). ``foreseen``: bytes of the segments that the model wanted, less
-    those that the recording has.
+    ``mismatches`` are (event, what). ``foreseen``: bytes of the segments that the model wanted,
+    less those that the recording has.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ExactReplay:
                     self.segment_allocs += 1
                 elif action == SEGMENT_FREE:
                     self._segment_free(event, address, size)
-        except _Lost as error:
+        except _LostError as error:
             self.mismatches.append((event, str(error)))
 
     def same_layout(self) -> bool:
@@ -117,7 +117,9 @@ class ExactReplay:
             self._classify(event)
         block = self.model.segments.get(address)
         if block is None or block.state != FREE or block.next is not None or block.size != size:
-            raise _Lost(f"{size} bytes at {address:#x} are released, but are no cached segment")
+            raise _LostError(
+                f"{size} bytes at {address:#x} are released, but are no cached segment"
+            )
         self.model.release_segment(block)
         del self._starts[bisect_left(self._starts, address)]
 
@@ -141,7 +143,7 @@ class ExactReplay:
         else:
             at = bisect_right(self._starts, address)
             if not at:
-                raise _Lost(f"an allocation at {address:#x}, where no segment is")
+                raise _LostError(f"an allocation at {address:#x}, where no segment is")
             pool = self.model.segments[self._starts[at - 1]].pool.number
             block = self._from_cache(event, rounded, pool)
         self.model.place(block, rounded, size)
@@ -245,7 +247,7 @@ class ExactReplay:
         while block is not None and block.address + block.size <= address:
             block = block.next
         if block is None or block.state != FREE or block.address + block.size < address + rounded:
-            raise _Lost(f"{rounded} bytes at {address:#x} are not free")
+            raise _LostError(f"{rounded} bytes at {address:#x} are not free")
         self.model.remove(block)
         if block.address == address:
             return block
@@ -259,5 +261,5 @@ class ExactReplay:
     def _block(self, address: int) -> Block:
         block = self._used.get(address)
         if block is None:
-            raise _Lost(f"a free at {address:#x}, where nothing is allocated")
+            raise _LostError(f"a free at {address:#x}, where nothing is allocated")
         return block

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The pool as it stood before the first event of a snapshot: the events undone from the last back."""
+"""The pool as it stood before the first event of a snapshot: its events undone, last one first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vmm.sim.snapshot import (
 )
 
 
-class Inconsistent(FormatError):
+class InconsistentError(FormatError):
     """The events of a snapshot do not lead to its segments; `event` is where that shows."""
 
     def __init__(self, event: int, text: str) -> None:
@@ -84,10 +84,10 @@ def starting_layout(snapshot: Snapshot, settings: TorchSettings) -> StartingLayo
     """Undoes the events.
 
     A block that was freed on the way has the size that its request is rounded to, and up to 1 MiB
-    more in a large segment: no free block there is that small, so a shorter gap belongs to the block
-    before it. Where a longer gap follows at all times the size stays `open`.
+    more in a large segment: no free block there is that small, so a shorter gap belongs to the
+    block before it. Where a longer gap follows at all times the size stays `open`.
 
-    Raises `Inconsistent`, and `vmm.errors.Unsupported` for expandable segments.
+    Raises `InconsistentError`, and `vmm.errors.Unsupported` for expandable segments.
     """
     if any(segment["is_expandable"] for segment in snapshot.segments):
         raise Unsupported("the snapshot was taken with expandable segments")
@@ -130,22 +130,26 @@ class _Undo:
         if action == ALLOC:
             segment = self._segment_of(event, address)
             if address not in segment.blocks:
-                raise Inconsistent(event, f"nothing is allocated at {address:#x} afterwards")
+                raise InconsistentError(event, f"nothing is allocated at {address:#x} afterwards")
             segment.remove(address)
         elif action == FREE_COMPLETED:
             segment = self._segment_of(event, address)
             if address in segment.blocks:
-                raise Inconsistent(event, f"{address:#x} is still allocated after its free")
+                raise InconsistentError(event, f"{address:#x} is still allocated after its free")
             segment.add(StartBlock(address, size, PENDING))
         elif action == FREE_REQUESTED:
             block = self._segment_of(event, address).blocks.get(address)
             if block is None or block.state != PENDING:
-                raise Inconsistent(event, f"the block at {address:#x} awaits no free afterwards")
+                raise InconsistentError(
+                    event, f"the block at {address:#x} awaits no free afterwards"
+                )
             block.state = LIVE
         elif action == SEGMENT_ALLOC:
             known = self.segments.get(address)
             if known is None or known.size != size or known.blocks:
-                raise Inconsistent(event, f"no empty segment of {size} bytes is at {address:#x}")
+                raise InconsistentError(
+                    event, f"no empty segment of {size} bytes is at {address:#x}"
+                )
             self.segment_pools[event] = known.pool
             del self.segments[address]
             del self.order[bisect_left(self.order, address)]
@@ -154,7 +158,9 @@ class _Undo:
             if at:
                 other = self.segments[self.order[at - 1]]
                 if other.address + other.size > address:
-                    raise Inconsistent(event, f"a segment is at {address:#x} after its release")
+                    raise InconsistentError(
+                        event, f"a segment is at {address:#x} after its release"
+                    )
             # Nothing else is that small.
             self._add_segment(address, size, stream, pool, size == SMALL_SEGMENT)
         elif action in (SEGMENT_MAP, SEGMENT_UNMAP):
@@ -172,7 +178,7 @@ class _Undo:
         at = bisect_right(self.order, address)
         segment = self.segments[self.order[at - 1]] if at else None
         if segment is None or address >= segment.address + segment.size:
-            raise Inconsistent(event, f"no segment is at {address:#x}")
+            raise InconsistentError(event, f"no segment is at {address:#x}")
         return segment
 
 
@@ -183,7 +189,7 @@ def _settle(segment: StartSegment, block: StartBlock, settings: TorchSettings) -
     rounded = settings.round(block.requested)
     gap = block.bound - block.address - rounded
     if gap < 0:
-        raise Inconsistent(
+        raise InconsistentError(
             0, f"{block.requested} bytes at {block.address:#x}, rounded to {rounded}, do not fit"
         )
     if segment.small:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any, cast
@@ -33,6 +34,7 @@ MAX_HEADER_BYTES = 1 << 28
 MAX_EVENTS = 200_000_000
 _MAX_COLUMNS = 64
 _MAX_ROW_BYTES = 21 * _MAX_COLUMNS
+_SNIFF_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 22
 _OWN_KEYS = ("format", "columns", "count")
 
@@ -88,6 +90,20 @@ def read(path: str | os.PathLike[str], *, max_events: int = MAX_EVENTS) -> Trace
         raise FormatError(f"{os.fspath(path)}: {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise FormatError(f"{os.fspath(path)}: the compressed data is damaged: {error}") from None
+
+
+def is_trace(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins like a trace. Raises OSError, and FormatError for damaged gzip data."""
+    try:
+        with open(path, "rb") as raw:
+            start = raw.read(_SNIFF_BYTES)
+            raw.seek(0)
+            if start.startswith(b"\x1f\x8b"):
+                with gzip.GzipFile(fileobj=raw, mode="rb") as file:
+                    start = file.read(_SNIFF_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(f"{os.fspath(path)}: the compressed data is damaged: {error}") from None
+    return re.match(rb"\s*\{[^\n]*\"format\"\s*:\s*\"vmm-trace ", start) is not None
 
 
 def _read_from(file: IO[bytes], max_events: int) -> Trace:
@@ -181,8 +197,7 @@ def _parse(chunk: bytes, names: list[str], before: int) -> NDArray[np.int64]:
     lengths = (ends - begins).reshape(-1, width)
     at = names.index("op")
     letters = begins[at::width]
-    good: NDArray[np.bool_] = np.asarray((lengths > 0) & (lengths <= 19), dtype=np.bool_)
-    good[:, at] = lengths[:, at] == 1
+    misshapen = np.any((lengths < 1) | (lengths > 19), axis=1) | (lengths[:, at] != 1)
     op = text[letters].astype(np.int64)
     text[letters] = 48
     text[ends] = 44
@@ -193,11 +208,11 @@ def _parse(chunk: bytes, names: list[str], before: int) -> NDArray[np.int64]:
     signed = begins[minus[begins]]
     allowed[signed[digit[signed + 1]]] = True
     wrong = np.flatnonzero(~allowed)
-    bad = ~good.all(axis=1)
+    rows = np.flatnonzero(misshapen).tolist()
     if wrong.size:
-        bad[np.searchsorted(ends[width - 1 :: width], wrong[0])] = True
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+        rows.append(np.searchsorted(ends[width - 1 :: width], wrong[0]))
+    if rows:
+        row = int(min(rows))
         content = chunk.split(b"\n", row + 1)[row][:80].decode("latin-1")
         raise FormatError(f"row {before + row} is not made of numbers and an op: {content!r}")
     numbers = np.fromstring(text.tobytes()[:-1].decode("ascii"), dtype=np.int64, sep=",")

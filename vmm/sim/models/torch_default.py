@@ -3,8 +3,8 @@
 """torch's caching allocator in its default mode, address by address.
 
 Follows c10/cuda/CUDACachingAllocator.cpp of torch 2.13 without expandable segments: best fit
-ordered by (stream, size, address), segments of 2 MiB, 20 MiB or the request's own size, frees merged
-inside a segment. `vmm.sim.exact` holds it against recordings of the real one.
+ordered by (stream, size, address), segments of 2 MiB, 20 MiB or the request's own size, frees
+merged inside a segment. `vmm.sim.exact` holds it against recordings of the real one.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class TorchDefault:
         return block
 
     def place(self, block: Block, rounded: int, size: int) -> None:
-        """Gives a block that is in no free list to a request; what it need not have is split off."""
+        """Gives a block that is in no free list to a request, and splits off what can be."""
         rest = block.size - rounded
         if rest >= MIN_BLOCK and (
             block.pool.small or (rest > SMALL_LIMIT and rounded < self.settings.max_split_size)
