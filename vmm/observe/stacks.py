@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Python stacks, each kept once and named by a number.
+
+What a stack is looked up by costs two numbers per frame, the code object and the instruction in it;
+files and lines are worked out only the first time that a stack is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from types import CodeType, FrameType
+from typing import Any
+
+from vmm import native
+from vmm.errors import Invalid
+
+Frame = tuple[str, int, str]  # file, line, function
+KINDS = ("none", "python", "all")
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# The number lies in 32 bits, and nobody reads millions of stacks.
+_MOST = 1 << 20
+
+
+class Stacks:
+    """The table of stacks of this process.
+
+    ``table[number]`` is a tuple of frames, innermost first; number 0 is "no stack". Frames of this
+    package are left out; with `skip_torch`, those of the installed torch as well.
+    """
+
+    def __init__(self) -> None:
+        self.table: list[tuple[Frame, ...]] = [()]
+        self.skip_torch = True
+        self._numbers: dict[tuple[Frame, ...], int] = {(): 0}
+        self._by_place: dict[tuple[Any, ...], int] = {}
+        self._codes: dict[int, CodeType] = {}  # keeps them, so that no id is used again
+        self._lock = threading.Lock()
+        self._torch: str | None = None
+
+    def of_caller(self, depth: int = 1) -> int:
+        """The number of the stack `depth` frames above this function."""
+        try:
+            frame: FrameType | None = sys._getframe(depth)
+        except ValueError:
+            return 0
+        first = frame
+        place: list[int | bool] = [self.skip_torch]
+        while frame is not None:
+            place += (id(frame.f_code), frame.f_lasti)
+            frame = frame.f_back
+        key = tuple(place)
+        known = self._by_place.get(key)
+        return self._add(key, first) if known is None else known
+
+    def _add(self, key: tuple[Any, ...], frame: FrameType | None) -> int:
+        skip = (_OWN, self._torch_folder()) if self.skip_torch else (_OWN,)
+        frames: list[Frame] = []
+        with self._lock:
+            while frame is not None:
+                code = frame.f_code
+                self._codes[id(code)] = code
+                if not code.co_filename.startswith(skip):
+                    frames.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+                frame = frame.f_back
+            stack = tuple(frames)
+            number = self._numbers.get(stack)
+            if number is None:
+                if len(self.table) >= _MOST:
+                    return 0
+                number = self._numbers[stack] = len(self.table)
+                self.table.append(stack)
+            self._by_place[key] = number
+            return number
+
+    def _torch_folder(self) -> str:
+        if self._torch is None:
+            file = getattr(sys.modules.get("torch"), "__file__", None)
+            if file is None:
+                return _OWN
+            self._torch = os.path.dirname(os.path.abspath(file)) + os.sep
+        return self._torch
+
+
+STACKS = Stacks()
+
+
+def _number(size: int) -> int:
+    # An error must not reach the C caller; no stack is the honest answer then.
+    try:
+        return STACKS.of_caller(2)
+    except Exception:
+        return 0
+
+
+# Kept for good: the core may be on its way to it while a recording ends.
+_HOOK = native.StackHook(_number)
+
+
+def check_kind(kind: str) -> str:
+    """`kind` itself; raises `Invalid` if it is not one of `KINDS`."""
+    if kind not in KINDS:
+        raise Invalid(f"stacks: must be one of {', '.join(KINDS)}, but is {kind!r}")
+    return kind
+
+
+def install(kind: str) -> bool:
+    """Makes recordings ask for stacks of this kind. Returns whether they have any."""
+    if check_kind(kind) == "none":
+        return False
+    STACKS.skip_torch = kind == "python"
+    native.library().vmm_set_stack_hook(_HOOK)
+    return True
