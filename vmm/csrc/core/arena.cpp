@@ -48,16 +48,22 @@ void Arena::append(Block* low, Block* high) {
 }
 
 Block* Arena::add_free(Block* block) {
-  Block* low = block->prev;
-  if (low != nullptr && low->is_free() && can_merge(low, block)) {
-    remove_free(low);
-    append(low, block);
-    block = low;
-  }
-  Block* high = block->next;
-  if (high != nullptr && high->is_free() && can_merge(block, high)) {
-    remove_free(high);
-    append(block, high);
+  // A merge may change the class, and then a neighbor that did not fit before may fit.
+  for (bool again = true; again;) {
+    again = false;
+    Block* low = block->prev;
+    if (low != nullptr && low->is_free() && can_merge(low, block)) {
+      remove_free(low);
+      append(low, block);
+      block = low;
+      again = true;
+    }
+    Block* high = block->next;
+    if (high != nullptr && high->is_free() && can_merge(block, high)) {
+      remove_free(high);
+      append(block, high);
+      again = true;
+    }
   }
   index_free(block);
   return block;

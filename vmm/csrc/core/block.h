@@ -74,6 +74,7 @@ class BlockSlab {
   }
   void put(Block* block) {
     block->more.reset();
+    block->state = BlockState::kActive;  // a list that still names it can tell that it is gone
     block->in_seams = false;
     block->next = spare_;
     spare_ = block;

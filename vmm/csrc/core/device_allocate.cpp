@@ -201,13 +201,11 @@ void Device::settle(Arena* arena) {
       return true;
     });
     for (Block* block : done) {
+      if (block->state != BlockState::kMapped || block->cls != kMixed) continue;  // swallowed by a merge
       arena->remove_free(block);
       block->cls = kDone;
       block->more.reset();
-    }
-    // Merging may free the neighbor, but never a block that is in no index.
-    for (Block* block : done) {
-      if (block->state == BlockState::kMapped) arena->add_free(block);
+      arena->add_free(block);
     }
     changed = changed || !done.empty();
   }

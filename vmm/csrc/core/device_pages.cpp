@@ -234,6 +234,7 @@ Block* Device::carve(Block* hint, Address low, Address high, BlockState state, B
     if (block->end() > high) *rest = arena->split(block, high - block->address);
     if (block->address < low) {
       Block* upper = arena->split(block, low - block->address);
+      upper->state = state;
       arena->index_free(block);
       block = upper;
     }

@@ -14,6 +14,15 @@
 #include "core/sentences.h"
 
 namespace vmm {
+namespace {
+
+// From `block` down. Such a block stays where it is whatever happens to the free ones.
+Block* last_not_free(Block* block) {
+  while (block != nullptr && block->is_free()) block = block->prev;
+  return block;
+}
+
+}  // namespace
 
 // What [at, at + size) of the run lacks.
 Place Device::place_in_run(const Run& run, Address at, uint64_t size, StreamIndex stream) const {
@@ -22,8 +31,7 @@ Place Device::place_in_run(const Run& run, Address at, uint64_t size, StreamInde
   place.at = at;
   place.size = size;
   place.run_size = run.size();
-  place.anchor = run.first->prev;
-  while (place.anchor != nullptr && place.anchor->is_free()) place.anchor = place.anchor->prev;
+  place.anchor = last_not_free(run.first->prev);
   uint64_t page = page_size_;
   for (const Block* block = run.first; block != nullptr; block = block == run.last ? nullptr : block->next) {
     if (block->end() <= at) continue;
@@ -69,7 +77,7 @@ Place Device::place_at_end(Arena* arena, uint64_t size, StreamIndex stream, bool
       candidate.region = region.get();
       candidate.at = at;
       candidate.size = size;
-      candidate.anchor = region->last;
+      candidate.anchor = last_not_free(region->last);
     }
     candidate.extend = extend;
     candidate.missing += extend / page_size_;

@@ -13,6 +13,7 @@ namespace vmm {
 vmm_status Device::trim(uint64_t bytes, uint64_t* released) {
   *released = 0;
   std::lock_guard guard(lock_);
+  timelines_.cover_all();
   timelines_.poll();
   reap();
   uint64_t count = bytes / page_size_ + (bytes % page_size_ != 0);
@@ -40,6 +41,7 @@ vmm_status Device::compact(uint64_t target, bool release, bool sync, uint64_t* m
     timelines_.all_done();
     record(VMM_EVENT_SYNC, 0, 0, 0, 0, 0);
   }
+  timelines_.cover_all();
   timelines_.poll();
   reap();
   if (release) {

@@ -44,6 +44,10 @@ vmm_status Timelines::cover(Fence fence) {
   return VMM_OK;
 }
 
+void Timelines::cover_all() {
+  for (size_t i = 0; i < lines_.size(); ++i) cover({static_cast<StreamIndex>(i), lines_[i].seq});
+}
+
 bool Timelines::poll() {
   bool changed = false;
   for (Line& line : lines_) {

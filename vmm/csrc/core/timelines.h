@@ -55,6 +55,9 @@ class Timelines {
   // Makes sure that an event answers for the fence. Never on a stream that is being captured.
   vmm_status cover(Fence fence);
 
+  // One event on every stream that has a fence which none answers for.
+  void cover_all();
+
   // Asks the driver about every event that is outstanding. True if anything became done.
   bool poll();
 
