@@ -86,6 +86,7 @@ std::string read_where(std::string_view text, FailureRule* rule) {
   rule->where = FailureRule::kRange;
   rule->first = *first;
   rule->last = *last;
+  rule->open = !to;
   return "";
 }
 
@@ -104,7 +105,7 @@ std::string read_times(std::string_view text, FailureRule* rule) {
   if (!times || *times == 0)
     return "behind * there must be a number from 1, but there is \"" + std::string(text) + "\"";
   rule->times = *times;
-  if (rule->where == FailureRule::kRange && rule->first == rule->last) rule->last = UINT64_MAX;
+  if (rule->open) rule->last = UINT64_MAX;
   return "";
 }
 

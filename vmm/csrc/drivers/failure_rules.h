@@ -37,6 +37,7 @@ struct FailureRule {
   std::optional<Call> call;  // none: any
   Where where = kAlways;
   uint64_t first = 0, last = 0;  // kRange: both included; kAt: the end excluded
+  bool open = false;             // kRange: `7`, which with times is the seventh and those after it
   double probability = 0;
   uint64_t seed = 1;
   uint64_t bytes = 0;
