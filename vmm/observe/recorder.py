@@ -20,7 +20,7 @@ from vmm.errors import Invalid
 from vmm.observe import convert, spool, stacks
 from vmm.observe.events import Events, no_events
 from vmm.observe.recording import Recording
-from vmm.observe.state import State, read_state
+from vmm.observe.state import State, read_states
 from vmm.observe.target import resolve
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def active(allocator: Allocator) -> Recorder | None:
 class Recorder:
     """A recording that runs from `start` to `stop`; a context manager does both.
 
-    After `stop`, ``recording`` holds the result. ``devices`` are those to take the state of; None:
-    device 0 and every other that has events.
+    After `stop`, ``recording`` holds the result.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Recorder:
         min_size: int = 0,
         spool: str | os.PathLike[str] | None = None,
         allocator: Allocator | None = None,
-        devices: tuple[int, ...] | None = None,
     ) -> None:
         if isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1:
             raise Invalid(f"max_entries: must be a whole number from 1, but is {max_entries!r}")
@@ -66,10 +64,8 @@ class Recorder:
         self._folder = spool
         self._spool: Any = None
         self._allocator = allocator
-        self._devices = devices
         self._before: dict[int, State] = {}
         self._parts: list[Events] = []
-        self._seen: set[int] = set()
         self._followers: list[list[Events]] = []
         self._lock = threading.RLock()
 
@@ -89,8 +85,7 @@ class Recorder:
                 self._spool = spool.Spool(self._folder)
             with_stacks = stacks.install(self.stacks)
             self._parts, self.recording, self.lost = [], None, 0
-            self._seen = set(self._devices or (0,))
-            self._before = {d: read_state(allocator, d) for d in self._seen}
+            self._before = read_states(allocator)
             allocator.record_start(
                 capacity=self.max_entries, min_size=self.min_size, stacks=with_stacks
             )
@@ -102,8 +97,6 @@ class Recorder:
         with self._lock:
             part, self.lost = _read_events(self.allocator)
             if len(part):
-                if self._devices is None:
-                    self._seen.update(np.unique(part["device"]).tolist())
                 for follower in self._followers:
                     follower.append(part)
                 if self._spool is None:
@@ -155,7 +148,7 @@ class Recorder:
         after: dict[int, State] = {}
         self.drain()
         for _ in range(_TRIES):
-            after = {d: read_state(self.allocator, d) for d in sorted(self._seen)}
+            after = read_states(self.allocator)
             if self.drain() == 0:
                 break
         return after
@@ -181,7 +174,8 @@ class Recorder:
             )
             for device, state in after.items()
         }
-        return Recording(traces, self.lost)
+        used = {device: trace for device, trace in traces.items() if len(trace) or device == 0}
+        return Recording(used, self.lost)
 
     def _tables(self, part: Events) -> dict[str, Any]:
         last = int(part["tag"].max(initial=0))

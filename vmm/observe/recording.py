@@ -39,6 +39,35 @@ class Recording:
             raise Invalid(f"device: {device} has no events; devices with events: {seen}")
         return self.traces[device]
 
+    @classmethod
+    def from_spool(cls, folder: Path) -> Recording:
+        """What the folder of a spool holds, also if the process that wrote it died.
+
+        Blocks and pages that were there before and that no event touched are not known then. Raises
+        `vmm.errors.FormatError`, OSError.
+        """
+        import numpy as np
+
+        from vmm.observe import convert, spool
+
+        events, tables = spool.read(folder)
+        tags = tables.get("tags", [""])
+        return cls(
+            {
+                device: convert.to_trace(
+                    events,
+                    device=device,
+                    tag_text=lambda tag: tags[tag] if tag < len(tags) else f"tag {tag}",
+                    streams=tables["streams"],
+                    stacks=tables["stacks"],
+                    min_size=tables["min_size"],
+                    lost=tables["lost"],
+                )
+                for device in np.unique(events["device"]).tolist()
+            },
+            tables.get("lost", 0),
+        )
+
     def __len__(self) -> int:
         """How many events there are, without the rows that describe the start."""
         return sum(len(t) - int(t.header["initial_rows"]) for t in self.traces.values())

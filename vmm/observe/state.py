@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vmm import native
+from vmm.errors import Invalid
 
 if TYPE_CHECKING:
     from vmm.allocator import Allocator, Arena, Block, Slot
 
 # States of blocks: live; freed but somebody may still use it; free with and without pages.
 ACTIVE, PENDING, FREE_MAPPED, FREE_UNMAPPED = native.BLOCK_STATES
+STATES = native.BLOCK_STATES
+PINS = native.PIN_REASONS
 
 
 @dataclass
@@ -26,6 +29,18 @@ class State:
     slots: Sequence[Slot] = ()
     arenas: Sequence[Arena] = ()
     stats: dict[str, int] = field(default_factory=dict)
+
+
+def read_states(allocator: Allocator) -> dict[int, State]:
+    """The state of every device of an allocator, by number."""
+    states: dict[int, State] = {}
+    while True:
+        try:
+            states[len(states)] = read_state(allocator, len(states))
+        except Invalid:
+            if not states:
+                raise
+            return states
 
 
 def read_state(allocator: Allocator, device: int = 0) -> State:

@@ -90,6 +90,7 @@ class _Walk:
         # Pages that went and came since the last other event, in no order yet.
         self.gone: dict[int, int] = {}
         self.come: dict[int, int] = {}
+        self.sleeping = self.waking = False
         self.at_us = 0
         self.silent = True
 
@@ -145,11 +146,8 @@ class _Walk:
         self._flush()
         self.silent = False
         runs = list(self.layout.arenas.runs(self.layout.pages))
-        begins = [begin for begin, _ in runs]
-        for block in list(self.layout.live.values()):
-            at = bisect_right(begins, block.address) - 1
-            if at < 0 or block.address + block.size > sum(runs[at]):
-                self.asleep[block.address] = self.layout.live.pop(block.address)
+        for block in self._outside(list(self.layout.live.values()), runs):
+            self.asleep[block.address] = self.layout.live.pop(block.address)
 
     def _alloc(self, block: Block) -> None:
         self.layout.live[block.address] = block
@@ -174,41 +172,24 @@ class _Walk:
         if address in self.gone:
             self._flush()
         self.come[address] = size
-        if cause == CAUSE_SLEEP and self.asleep:
-            self._wake()
+        self.waking = self.waking or cause == CAUSE_SLEEP
 
     def _unmap(self, address: int, size: int, cause: int) -> None:
         if address in self.come:
             self._flush()
-        if address not in self.layout.pages:
-            return
-        if cause == CAUSE_SLEEP:
-            for block in self._on(address, size):
-                self._flush()
-                self._free(block.address)
-                self._complete(block.address)
-                self.asleep[block.address] = block
-        self.gone[address] = size
-
-    def _on(self, address: int, size: int) -> list[Block]:
-        live = self.layout.live.values()
-        return [b for b in live if b.address < address + size and b.address + b.size > address]
-
-    def _wake(self) -> None:
-        pages = self.layout.pages | self.come
-        runs = list(self.layout.arenas.runs(pages))
-        for block in list(self.asleep.values()):
-            end = block.address + block.size
-            if any(begin <= block.address and end <= begin + size for begin, size in runs):
-                self._flush()
-                del self.asleep[block.address]
-                self._alloc(block)
+        if address in self.layout.pages:
+            self.gone[address] = size
+            self.sleeping = self.sleeping or cause == CAUSE_SLEEP
 
     def _flush(self) -> None:
         """Writes the changes of pages: those that go before those that come."""
+        pages, arenas = self.layout.pages, self.layout.arenas
+        if self.sleeping:
+            left = {address: size for address, size in pages.items() if address not in self.gone}
+            self._hide(list(arenas.runs(left)))
         for changed, action in ((self.gone, "segment_unmap"), (self.come, "segment_map")):
-            for address, size in self.layout.arenas.runs(changed) if changed else ():
-                arena = self.layout.arenas.row(address)
+            for address, size in arenas.runs(changed):
+                arena = arenas.row(address)
                 self._add(
                     action,
                     addr=address,
@@ -218,9 +199,38 @@ class _Walk:
                     pool_id=(0, int(arena["pool"])),
                 )
         for address in self.gone:
-            self.layout.pages.pop(address, None)
-        self.layout.pages.update(self.come)
-        self.gone, self.come = {}, {}
+            del pages[address]
+        pages.update(self.come)
+        self.gone, self.come, self.sleeping = {}, {}, False
+        if self.waking:
+            self.waking = False
+            self._show(list(arenas.runs(pages)))
+
+    def _hide(self, runs: list[tuple[int, int]]) -> None:
+        """Blocks that lose their pages to a sleep count as freed."""
+        for block in self._outside(list(self.layout.live.values()), runs):
+            self._free(block.address)
+            self._complete(block.address)
+            self.asleep[block.address] = block
+
+    def _show(self, runs: list[tuple[int, int]]) -> None:
+        """Blocks that have their pages again count as allocated."""
+        still = {block.address for block in self._outside(list(self.asleep.values()), runs)}
+        for address, block in list(self.asleep.items()):
+            if address not in still:
+                del self.asleep[address]
+                self._alloc(block)
+
+    @staticmethod
+    def _outside(blocks: list[Block], runs: list[tuple[int, int]]) -> list[Block]:
+        """The blocks that do not lie in one run of pages."""
+        begins = [begin for begin, _ in runs]
+        found = []
+        for block in blocks:
+            at = bisect_right(begins, block.address) - 1
+            if at < 0 or block.address + block.size > sum(runs[at]):
+                found.append(block)
+        return found
 
     def _category(self, block: Block) -> str:
         text = self.tags[block.tag] if block.tag < len(self.tags) else ""
