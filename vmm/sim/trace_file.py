@@ -197,7 +197,7 @@ def _parse(chunk: bytes, names: list[str], before: int) -> NDArray[np.int64]:
     lengths = (ends - begins).reshape(-1, width)
     at = names.index("op")
     letters = begins[at::width]
-    misshapen = np.any((lengths < 1) | (lengths > 19), axis=1) | (lengths[:, at] != 1)
+    misshapen = np.any((lengths < 1) | (lengths > 20), axis=1) | (lengths[:, at] != 1)
     op = text[letters].astype(np.int64)
     text[letters] = 48
     text[ends] = 44
@@ -216,6 +216,10 @@ def _parse(chunk: bytes, names: list[str], before: int) -> NDArray[np.int64]:
         content = chunk.split(b"\n", row + 1)[row][:80].decode("latin-1")
         raise FormatError(f"row {before + row} is not made of numbers and an op: {content!r}")
     numbers = np.fromstring(text.tobytes()[:-1].decode("ascii"), dtype=np.int64, sep=",")
+    # Numbers that do not fit are read as the largest that does.
+    limits = np.iinfo(np.int64)
+    if numbers.size and (numbers.max() == limits.max or numbers.min() == limits.min):
+        raise FormatError(f"a number from row {before} on is beyond 2**63 - 2")
     table: NDArray[np.int64] = numbers.reshape(-1, width)
     table[:, at] = op
     return table
