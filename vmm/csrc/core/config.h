@@ -18,10 +18,10 @@ enum class CrossStream { kNever, kWait, kWaitAboveSoft };
 struct Config {
   DriverOptions driver;
 
-  uint64_t page = 2u << 20;       // physical unit; a multiple of the granularity of the driver
-  uint64_t small_max = 1u << 20;  // requests up to this go to the small arena
-  uint64_t grow = 20u << 20;      // least new physical bytes per growth, while below the soft limit
-  double va_factor = 4;           // address range of a large arena, in device memories
+  uint64_t page = 2u << 20;         // physical unit; a multiple of the granularity of the driver
+  uint64_t small_max = 256u << 10;  // requests up to this go to the small arena
+  uint64_t grow = 20u << 20;        // least new physical bytes per growth, while below the soft limit
+  double va_factor = 4;             // address range of a large arena, in device memories
   double va_factor_small = 1;
   Policy policy = Policy::kCreateFirst;
   double soft_slack = 0.005;  // the soft limit lies this far above the highest live bytes of the last steps

@@ -157,6 +157,15 @@ uint64_t Device::steal_pages(Arena* arena, const Place* place, uint64_t count, S
     return taken < count;
   };
 
+  // What a free block is worth less for without its whole pages: the part of it that stays behind in pages
+  // which others hold. Blocks that lose least of themselves give first.
+  auto left_over = [&](Block* block) {
+    Address low = block->region->page_ceil(block->address), high = block->region->page_floor(block->end());
+    if (high <= low) return 1e9;
+    return static_cast<double>(block->size - (high - low)) / static_cast<double>(high - low);
+  };
+  std::vector<std::pair<double, Block*>> victims;
+
   std::vector<Reach> order = {kClosed};
   if (!only_done) {
     order.push_back(kSameStream);
@@ -167,8 +176,17 @@ uint64_t Device::steal_pages(Arena* arena, const Place* place, uint64_t count, S
     for (const auto& from : arenas_) {
       if (taken >= count) return taken;
       if (!may_steal_from(from.get(), arena)) continue;
+      victims.clear();
       for (const auto& index : from->classes) {
-        if (index) index->each_from(page_size_, [&](Block* block) { return visit(block, wanted); });
+        if (!index) continue;
+        index->each_from(page_size_, [&](Block* block) {
+          victims.emplace_back(left_over(block), block);
+          return true;
+        });
+      }
+      std::stable_sort(victims.begin(), victims.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (const auto& [cost, block] : victims) {
+        if (!visit(block, wanted)) break;
       }
       // Pages that only several small blocks cover together.
       for (Block* seam = from->seams; seam != nullptr && taken < count; seam = seam->seam_next) {
@@ -322,17 +340,23 @@ void Device::publish_moves(const std::vector<Move>& moves, StreamIndex stream) {
     i = end;
   }
 
-  // Pages without a new home become spare.
+  // Pages with a new home are spare no more; pages without one become spare.
+  bool from_spare = false;
   for (const Move& move : moves) {
     Page& page = pages_[move.page];
-    if (move.from == nullptr) {
-      pages_.spare.erase(std::find(pages_.spare.begin(), pages_.spare.end(), move.page));
+    if (move.from == nullptr && move.to != nullptr) {
+      page.state = PageState::kMapped;
+      from_spare = true;
     }
-    if (move.to == nullptr) {
+    if (move.from != nullptr && move.to == nullptr) {
       page.state = PageState::kSpare;
       page.home = nullptr;
       pages_.spare.push_back(move.page);
     }
+  }
+
+  if (from_spare) {
+    std::erase_if(pages_.spare, [&](PageId id) { return pages_[id].state != PageState::kSpare; });
   }
 
   // Destinations, as contiguous groups.
