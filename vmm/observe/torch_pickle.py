@@ -41,7 +41,7 @@ def snapshot_of(
 
     Sizes of entries are those asked for, as in torch; blocks of segments have both. Tags become
     ``category``. Blocks of a sleeping pool count as freed until it wakes. Raises
-    `vmm.errors.Invalid` for addresses from 2^47, and for traces without the column ``addr``.
+    `vmm.errors.Invalid` for addresses from 2^47, and for traces without addresses or pages.
     """
     if pending_name not in PENDING_NAMES:
         raise Invalid(f"pending_name: must be one of {PENDING_NAMES}, but is {pending_name!r}")
@@ -73,6 +73,8 @@ class _Walk:
     def __init__(self, trace: Trace) -> None:
         if "addr" not in trace.extra:
             raise Invalid("trace: a snapshot needs addresses, but it has no column addr")
+        if trace.is_op("a").any() and not trace.is_op("M").any():
+            raise Invalid("trace: a snapshot needs the pages under its blocks, but it has no M rows")
         self.trace = trace
         end = int((trace.extra["addr"] + trace.bytes * trace.is_op("afcrMU")).max(initial=0))
         if end > ADDRESS_LIMIT:
