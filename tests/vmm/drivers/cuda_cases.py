@@ -41,6 +41,10 @@ def opening(levers: Levers) -> None:
         "CUDA device 0 has no virtual memory management"
     )
     levers.set("vmm", 1)
+    for name in ("device_bytes", "granularity", "lag_ns"):
+        assert refusal(lambda name=name: Driver(driver="cuda", **{name: 4 * MiB})).reason == (
+            f"{name} is for the null and the host driver, not for cuda"
+        )
     levers.fail("cuDeviceGetCount", 100)
     assert refusal(lambda: Driver(driver="cuda")).reason == (
         "driver:cuda needs a CUDA device: cuDeviceGetCount returned CUDA_ERROR_NO_DEVICE"

@@ -8,6 +8,7 @@ test_cuda.py runs this file in a process of its own over a libcuda without a GPU
 import os
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -28,7 +29,7 @@ PAGES = 64  # that the device has
 
 # Null trusts its caller about what is mapped and has no driver.
 with_memory = pytest.mark.parametrize("kind", [name for name in DRIVERS if name != "null"])
-# Sizes are checked by our own code.
+# The fake libcuda has one state for all devices and leaves some checks to the real one.
 ours = pytest.mark.parametrize("kind", [name for name in DRIVERS if name != "cuda"])
 
 
@@ -40,7 +41,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=["bare", "decorated"])
 def driver(kind: str, request: pytest.FixtureRequest) -> Iterator[Driver]:
     decorators = DECORATED if request.param == "decorated" else {"counting": 0}
-    with Driver(driver=kind, devices=2, device_bytes=f"{2 * PAGES}MiB", **decorators) as driver:
+    memory = {} if kind == "cuda" else {"device_bytes": f"{2 * PAGES}MiB"}
+    with Driver(driver=kind, devices=2, **memory, **decorators) as driver:
         assert driver.ask("name") == kind
         yield driver
         assert driver.ask("violations") == ""
@@ -182,6 +184,28 @@ def test_an_idle_stream_is_done_and_so_is_its_event(driver: Driver) -> None:
     assert driver.status("stream_query", 0, 0) == OK
     assert driver.ask("capturing", 0, 0) == 0
     driver.call("event_destroy", 0, event)
+
+
+@ours
+def test_devices_are_used_by_different_threads(driver: Driver, page: int) -> None:
+    def work(device: int) -> int:
+        base = driver.reserve(16 * page, device)
+        for step in range(200):
+            at = base + step % 16 * page
+            handle = driver.create(page, device)
+            driver.map(at, page, handle, device=device)
+            event = driver.event(device)
+            driver.call("event_record", device, event, device)
+            driver.call("event_sync", device, event)
+            driver.call("event_destroy", device, event)
+            driver.call("unmap", device, at, page)
+            driver.call("page_release", device, page, handle)
+        driver.call("va_free", device, base, 16 * page)
+        return driver.memory(device).free
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, (0, 1))) == [PAGES * page] * 2
+    assert driver.ask("leaks") == ""
 
 
 def test_a_child_of_fork_has_no_driver(driver: Driver, page: int) -> None:

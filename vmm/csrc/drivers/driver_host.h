@@ -5,8 +5,10 @@
 // of a page are one memory, and a touch of what is not mapped is a fault.
 //
 // After fork() the mappings stay where they are in the child, so that what was allocated before can be
-// read there. They are shared, not copied: a child that writes to such memory writes to the memory of
-// its parent, as it does to shared memory of torch. The driver itself serves the parent only.
+// read there. They are shared, not copied: a write of either process is seen by the other, as with the
+// shared memory of torch, and memory that the parent frees may soon hold something else. So a child that
+// wants the state of the moment of the fork (to save it, say) must be given a copy. The driver itself
+// serves the parent only.
 
 #pragma once
 

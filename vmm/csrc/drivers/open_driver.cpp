@@ -22,13 +22,24 @@ namespace {
 constexpr uint64_t kDefaultGranularity = 2u << 20;
 constexpr int kMaxDevices = 64;
 
+// Real devices have the memory, the granules and the time that they have.
+std::string why_not_real(const DriverOptions& options) {
+  const std::pair<const char*, uint64_t> pretended[] = {
+      {"device_bytes", options.device_bytes}, {"granularity", options.granularity}, {"lag_ns", options.lag_ns}};
+  for (const auto& [name, value] : pretended) {
+    if (value != 0) return std::string(name) + " is for the null and the host driver, not for " + options.driver;
+  }
+  return "";
+}
+
 std::string why_not(const DriverOptions& options) {
   if (options.devices < 1 || options.devices > kMaxDevices) {
     return "devices must be from 1 to " + std::to_string(kMaxDevices) + ", but is " + std::to_string(options.devices);
   }
+  if (options.driver == "cuda") return why_not_real(options);
   const bool host = options.driver == "host";
   const uint64_t unit = host ? static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 512;
-  const uint64_t granularity = options.granularity;
+  const uint64_t granularity = options.granularity ? options.granularity : kDefaultGranularity;
   if (granularity < unit || !std::has_single_bit(granularity)) {
     return "granularity must be a power of two and at least " + std::to_string(unit) + " for the " + options.driver +
            " driver, but is " + std::to_string(granularity);
@@ -52,8 +63,8 @@ std::unique_ptr<Driver> open_bottom(const DriverOptions& options, std::string* e
 
 std::unique_ptr<Driver> open_driver(const DriverOptions& given, std::string* error) {
   DriverOptions options = given;
-  if (options.granularity == 0) options.granularity = kDefaultGranularity;
   if (*error = why_not(options); !error->empty()) return nullptr;
+  if (options.granularity == 0) options.granularity = kDefaultGranularity;
   const std::optional<FailureRules> failures = parse_failures(options.fail, error);
   if (!failures) return nullptr;
   if (!failures->latency.empty()) options.latency += (options.latency.empty() ? "" : ",") + failures->latency;
