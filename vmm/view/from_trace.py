@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the paddle-on-torch authors
+"""Turns traces, and torch snapshots, into what the viewer shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vmm.sim.snapshot import Snapshot
+from vmm.sim.trace import Trace
+from vmm.view.pairing import pair_blocks, pair_maps
+from vmm.view.recording import OTHER_COLUMNS, Recording, empty
+from vmm.view.segments import with_segments
+
+
+def from_trace(trace: Trace, name: str) -> Recording:
+    """The recording in a trace; ``name`` is what the page calls it."""
+    return _build(trace, name, "recording" if "addr" in trace.extra else "trace", None)
+
+
+def from_snapshot(snapshot: Snapshot, name: str) -> Recording:
+    """The recording in a torch snapshot. Its segments become mapped ranges without page numbers."""
+    # Times that are event numbers tell where the events of segments belong between the others.
+    numbered = replace(snapshot, t_ns=np.arange(len(snapshot), dtype=np.int64))
+    trace, joins = with_segments(numbered.to_trace(completions=True), snapshot)
+    if snapshot.timed and len(snapshot):
+        trace = replace(trace, t_ns=snapshot.t_ns[trace.t_ns] - snapshot.t_ns[0])
+    return _build(trace, name, "snapshot", joins)
+
+
+def _build(trace: Trace, name: str, kind: str, joins: NDArray[np.bool_] | None) -> Recording:
+    ref = np.full(len(trace), -1, dtype=np.int64)
+    blocks = pair_blocks(trace, ref)
+    maps = pair_maps(trace, ref, joins)
+    others = empty(OTHER_COLUMNS)
+    rest = np.flatnonzero(~trace.is_op("afcrMU"))
+    ref[rest] = np.arange(len(rest))
+    for column in ("bytes", "stream", "tag"):
+        others[column] = getattr(trace, column)[rest].astype(np.int64)
+    aux = trace.extra.get("aux")
+    others["aux"] = np.zeros(len(rest), np.int64) if aux is None else aux[rest].astype(np.int64)
+    size = trace.header.get("page_size")
+    if not isinstance(size, int) or size < 1:
+        size = int(maps["bytes"].min()) if len(maps["bytes"]) else 0
+    start = trace.header.get("initial_rows", 0)  # of what was there when the recording began
+    start = start if isinstance(start, int) and 0 <= start <= len(trace) else 0
+    notes = trace.header.get("notes", [])
+    lost = maps["birth"] < 0
+    return Recording(
+        name=name,
+        kind=kind,
+        t_ns=trace.t_ns - (trace.t_ns[0] if len(trace) else 0),
+        op=trace.op,
+        ref=ref,
+        blocks=blocks,
+        maps=maps,
+        others=others,
+        header=trace.header,
+        page_size=size,
+        held_before=int(maps["held"][lost].sum()),
+        start_events=start,
+        file_events=len(trace) - start,
+        notes=[str(note) for note in (notes if isinstance(notes, list) else [notes])],
+    )

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the paddle-on-torch authors
+// All that is known of one block, one page, one event.
+
+import { emptyState, factRows, h } from "./dom.js";
+import { bothBytes, count, duration, frameText, hex } from "./format.js";
+import { eventLabel, framesOf, streamName, tagName, timeOf } from "./recording.js";
+import { setCursor } from "./store.js";
+
+const MOST_HISTORY = 200;
+
+export const eventButton = (store, event) =>
+  event < 0 || event >= store.recording.n
+    ? h("span", {}, event < 0 ? "before the start" : "not before the end")
+    : h(
+        "button",
+        { type: "button", class: "link", onclick: () => setCursor(store, event) },
+        `${eventLabel(store.recording, event)} · ${duration(timeOf(store.recording, event))}`,
+      );
+
+export function stackList(recording, stack) {
+  const frames = framesOf(recording, stack);
+  if (!frames.length) return emptyState("No stack was recorded.");
+  return h("ol", { class: "stack" }, ...frames.map((frame) => h("li", {}, frameText(frame))));
+}
+
+export function blockDetails(store, row) {
+  const { recording } = store;
+  const { blocks } = recording;
+  if (row < 0) return emptyState("Select a block or a page to see what it is.");
+  const { death, done, birth } = blocks;
+  return h(
+    "section",
+    { "data-block": row },
+    h("h3", {}, blocks.addr[row] ? `Block at ${hex(blocks.addr[row])}` : `Block ${count(row)}`),
+    factRows([
+      ["size", bothBytes(blocks.size[row])],
+      ["requested", bothBytes(blocks.requested[row])],
+      ["tag", tagName(recording, blocks.tag[row])],
+      ["stream", streamName(recording, blocks.stream[row])],
+      ["pool", recording.facts.pools[blocks.pool[row]] || `${blocks.pool[row]}`],
+      ["thread", `${blocks.thread[row]}`],
+      ["allocated", eventButton(store, birth[row])],
+      ["freed", eventButton(store, death[row])],
+      ...(done[row] !== death[row] ? [["given back", eventButton(store, done[row])]] : []),
+      ["lived", lifetime(recording, row)],
+    ]),
+    h("h4", {}, "Stack"),
+    stackList(recording, blocks.stack[row]),
+  );
+}
+
+function lifetime(recording, row) {
+  const { birth, death } = recording.blocks;
+  const span = timeOf(recording, death[row]) - timeOf(recording, birth[row]);
+  return `${death[row] >= recording.n ? "at least " : ""}${duration(span)}, ${count(death[row] - birth[row])} events`;
+}
+
+export function pageDetails(store, scene, number) {
+  const { recording } = store;
+  const { maps, facts } = recording;
+  const page = scene.pages?.get(number);
+  const homes = page ? page.homes : [];
+  const history = [];
+  for (let row = 0; row < maps.page.length; row++) {
+    if (maps.page[row] !== number) continue;
+    if (maps.birth[row] >= 0) history.push([maps.birth[row], row, "mapped", maps.cause[row]]);
+    if (maps.death[row] < recording.n) {
+      history.push([maps.death[row], row, "unmapped", maps.end_cause[row]]);
+    }
+  }
+  history.sort((a, b) => a[0] - b[0]);
+  const pins = Object.entries(facts.pins[number] || {});
+  const names = { used: "in use", free: "mapped and free", pool: "in the pool, not mapped" };
+  return h(
+    "section",
+    { "data-page": number },
+    h("h3", {}, `Page ${count(number)}`),
+    factRows([
+      ["state", page ? names[page.state] : "not held"],
+      ["homes", homes.length ? h("span", { class: "lines" }, ...homes.map(homeLine)) : "none"],
+      ["pins", pins.length ? pins.map(([reason, times]) => `${reason} × ${times}`).join(", ") : "none known"],
+    ]),
+    h("h4", {}, `History, ${count(history.length)} events`),
+    h(
+      "ol",
+      { class: "history" },
+      ...history.slice(-MOST_HISTORY).map(([event, row, what, cause]) =>
+        h(
+          "li",
+          { class: event > scene.event ? "later" : "" },
+          eventButton(store, event),
+          h("span", {}, ` ${what} at ${hex(maps.addr[row])}, ${facts.causes[cause] || cause}`),
+        ),
+      ),
+    ),
+  );
+
+  function homeLine(row, i) {
+    const stale = i < homes.length - 1 ? " (old, waits for its fence)" : "";
+    return h("span", {}, `${hex(maps.addr[row])}${stale}`);
+  }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the paddle-on-torch authors
+// The list of events: filters work on the columns, text is made only for the rows in sight.
+
+import { blockDetails } from "./details.js";
+import { emptyState, factRows, fill, h, selectBox } from "./dom.js";
+import { bothBytes, count, duration, exactBytes, hex, parseAddress } from "./format.js";
+import { A, F, MAP, OPS, UNMAP, eventLabel, eventNumber, streamName, tagName } from "./recording.js";
+import { changed, eventAt, setCursor } from "./store.js";
+
+const ROW_HEIGHT = 24;
+// Elements cannot be taller than this in any browser; longer lists scroll in larger steps.
+const TALLEST = 12e6;
+const HEADS = ["event", "time", "what", "address", "bytes", "tag", "stream", "live after"];
+
+export function eventsView(store) {
+  const input = (label, attributes) => {
+    const box = h("input", { type: "text", size: 12, oninput: refilter, ...attributes });
+    return { box, label: h("label", { class: "choice" }, h("span", {}, label), box) };
+  };
+  const from = input("From event", { id: "filter-from", inputmode: "numeric" });
+  const to = input("to", { id: "filter-to", inputmode: "numeric" });
+  const least = input("Bytes ≥", { id: "filter-bytes", inputmode: "numeric" });
+  const address = input("Address", { id: "filter-address", placeholder: "0x…", size: 16 });
+  const tag = input("Tag contains", { id: "filter-tag" });
+  let op = "";
+  const ops = h("span", {});
+  const found = h("p", { class: "facts", role: "status" });
+  const spacer = h("div", { class: "spacer" });
+  const body = h("div", { class: "rows-in-sight" });
+  const scroller = h(
+    "div",
+    { class: "event-list", tabindex: 0, role: "grid", "aria-label": "Events", onscroll: drawRows },
+    spacer,
+    body,
+  );
+  const head = h("div", { class: "event-row head" }, ...HEADS.map((text) => h("span", {}, text)));
+  const details = h("div", { class: "details" });
+  const tools = h(
+    "div",
+    { class: "tools" },
+    from.label,
+    to.label,
+    h("button", { type: "button", onclick: useView }, "Range in view"),
+    ops,
+    least.label,
+    address.label,
+    tag.label,
+  );
+  const list = h("div", { class: "events" }, head, scroller);
+  const panel = h("div", { class: "view" }, tools, found, h("div", { class: "split" }, list, details));
+  let rows = null;
+  let rowsOf = null;
+  let lastCursor = -1;
+
+  function refilter() {
+    rows = null;
+    changed(store);
+  }
+
+  function useView() {
+    from.box.value = eventNumber(store.recording, eventAt(store, store.lo));
+    to.box.value = eventNumber(store.recording, eventAt(store, store.hi));
+    refilter();
+  }
+
+  function bound(box, otherwise) {
+    const { recording } = store;
+    const text = box.value.replaceAll(",", "").trim();
+    if (!/^-?\d+$/.test(text)) return otherwise;
+    const event = Number(text) + recording.facts.start_events - recording.facts.first_event;
+    return Math.max(0, Math.min(recording.n - 1, event));
+  }
+
+  function filter() {
+    const { recording } = store;
+    const { n, ref, blocks, maps } = recording;
+    const begin = bound(from.box, 0);
+    const end = bound(to.box, n - 1);
+    const bytes = Number(least.box.value.replaceAll(",", "")) || 0;
+    const place = parseAddress(address.box.value);
+    const text = tag.box.value.toLowerCase();
+    const tags = recording.facts.tags.map((name) => name.toLowerCase().includes(text));
+    const code = op ? op.charCodeAt(0) : 0;
+    const out = new Uint32Array(Math.max(0, end - begin + 1));
+    let length = 0;
+    for (let e = begin; e <= end; e++) {
+      const what = recording.op[e];
+      if (code && what !== code) continue;
+      const table = what === MAP || what === UNMAP ? maps : OF_BLOCK.has(what) ? blocks : null;
+      const row = ref[e];
+      if (bytes && bytesOf(recording, e) < bytes) continue;
+      if (place !== null) {
+        if (!table || row < 0) continue;
+        const size = table === maps ? maps.bytes[row] : blocks.size[row];
+        if (place < table.addr[row] || place >= table.addr[row] + size) continue;
+      }
+      if (text && !(table === blocks && row >= 0 && tags[blocks.tag[row]])) continue;
+      out[length++] = e;
+    }
+    return out.subarray(0, length);
+  }
+
+  function drawRows() {
+    if (!rows || !scroller.clientHeight) return;
+    const { recording } = store;
+    const visible = Math.ceil(scroller.clientHeight / ROW_HEIGHT) + 1;
+    const first = Math.max(0, Math.min(rows.length - visible + 1, firstInSight()));
+    body.style.transform = `translateY(${scroller.scrollTop - (exactScroll() ? scroller.scrollTop % ROW_HEIGHT : 0)}px)`;
+    const shown = [];
+    for (let i = first; i < Math.min(rows.length, first + visible); i++) {
+      shown.push(eventRow(recording, rows[i]));
+    }
+    fill(body, ...shown);
+  }
+
+  const exactScroll = () => rows.length * ROW_HEIGHT <= TALLEST;
+
+  function firstInSight() {
+    if (exactScroll()) return Math.floor(scroller.scrollTop / ROW_HEIGHT);
+    const room = TALLEST - scroller.clientHeight;
+    const most = rows.length - Math.floor(scroller.clientHeight / ROW_HEIGHT);
+    return Math.round((scroller.scrollTop / room) * most);
+  }
+
+  function eventRow(recording, e) {
+    const letter = String.fromCharCode(recording.op[e]);
+    const cells = cellsOf(recording, e, letter);
+    return h(
+      "div",
+      {
+        class: `event-row${e === store.cursor ? " selected" : ""}`,
+        "data-event": e,
+        role: "row",
+        onclick: () => {
+          lastCursor = e; // the row is in sight already
+          setCursor(store, e);
+        },
+      },
+      ...cells.map((text) => h("span", { role: "gridcell", title: text }, text)),
+    );
+  }
+
+  function scrollToCursor() {
+    if (store.cursor === lastCursor || !rows.length) return;
+    lastCursor = store.cursor;
+    let low = 0;
+    let high = rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (rows[middle] < store.cursor) low = middle + 1;
+      else high = middle;
+    }
+    const above = Math.max(0, low - Math.floor(scroller.clientHeight / ROW_HEIGHT / 2));
+    if (exactScroll()) scroller.scrollTop = above * ROW_HEIGHT;
+    else scroller.scrollTop = (above / rows.length) * (TALLEST - scroller.clientHeight);
+  }
+
+  scroller.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const place = rows.indexOf(store.cursor);
+    const next = place < 0 ? 0 : Math.max(0, Math.min(rows.length - 1, place + step));
+    setCursor(store, rows[next]);
+  });
+  new ResizeObserver(drawRows).observe(scroller);
+
+  return {
+    name: "events",
+    title: "Events",
+    panel,
+    shown: () => true,
+    render() {
+      const { recording } = store;
+      if (rowsOf !== recording) {
+        rows = null;
+        rowsOf = recording;
+        const known = Object.keys(OPS).filter((letter) => recording.counts[letter]);
+        fill(
+          ops,
+          selectBox("Kind", [["", "all"], ...known.map((letter) => [letter, OPS[letter]])], op, (value) => {
+            op = value;
+            refilter();
+          }),
+        );
+        address.label.hidden = !recording.facts.has_addresses;
+      }
+      rows ||= filter();
+      fill(
+        found,
+        h("b", { id: "events-found", "data-value": rows.length }, count(rows.length)),
+        ` of ${count(recording.n)} events`,
+      );
+      spacer.style.height = `${Math.min(TALLEST, rows.length * ROW_HEIGHT)}px`;
+      scrollToCursor();
+      drawRows();
+      fill(details, eventDetails(store));
+    },
+  };
+}
+
+const OF_BLOCK = new Set([..."afcr"].map((letter) => letter.charCodeAt(0)));
+
+function bytesOf({ op, ref, blocks, maps, others }, e) {
+  const row = ref[e];
+  if (row < 0) return 0;
+  if (op[e] === MAP || op[e] === UNMAP) return maps.bytes[row];
+  return OF_BLOCK.has(op[e]) ? blocks.size[row] : others.bytes[row];
+}
+
+function cellsOf(recording, e, letter) {
+  const { op, ref, blocks, maps, others, facts } = recording;
+  const row = ref[e];
+  const ranges = op[e] === MAP || op[e] === UNMAP;
+  const table = ranges ? maps : OF_BLOCK.has(op[e]) ? blocks : others;
+  const known = row >= 0;
+  const place = known && table.addr?.[row] ? hex(table.addr[row]) : "";
+  const size = bytesOf(recording, e);
+  const bytes = letter === "k" ? duration(size) : size ? count(size) : "";
+  let tag = "";
+  if (known && ranges && facts.has_pages) tag = `page ${maps.page[row]}`;
+  else if (known && table.tag) tag = table.tag[row] ? tagName(recording, table.tag[row]) : "";
+  const stream = known && table.stream ? streamName(recording, table.stream[row]) : "";
+  return [
+    eventLabel(recording, e),
+    duration(recording.t[e]),
+    OPS[letter],
+    place,
+    bytes,
+    tag,
+    stream,
+    count(recording.live[e]),
+  ];
+}
+
+function eventDetails(store) {
+  const { recording, cursor } = store;
+  const { op, ref, maps, facts, others } = recording;
+  if (!recording.n) return emptyState("There are no events.");
+  const row = ref[cursor];
+  const letter = String.fromCharCode(op[cursor]);
+  const title = h("h3", {}, `Event ${eventLabel(recording, cursor)}: ${OPS[letter]}`);
+  const total = ["live after", exactBytes(recording.live[cursor])];
+  if (op[cursor] === A || op[cursor] === F || OF_BLOCK.has(op[cursor])) {
+    return h("div", {}, title, factRows([total]), blockDetails(store, row));
+  }
+  if (op[cursor] === MAP || op[cursor] === UNMAP) {
+    const cause = op[cursor] === MAP ? maps.cause[row] : maps.end_cause[row];
+    const shown = [
+      ["address", hex(maps.addr[row])],
+      ["bytes", bothBytes(maps.bytes[row])],
+      ...(facts.has_pages ? [["page", `${maps.page[row]}`], ["cause", facts.causes[cause] || `${cause}`]] : []),
+      total,
+      ["held after", exactBytes(recording.held[cursor])],
+    ];
+    return h("div", {}, title, factRows(shown));
+  }
+  const aux = { o: "free on the device", w: "waits for stream" }[letter];
+  const shown = [
+    ...(others.bytes[row] ? [["bytes", bothBytes(others.bytes[row])]] : []),
+    ...(aux ? [[aux, letter === "o" ? bothBytes(others.aux[row]) : streamName(recording, others.aux[row])]] : []),
+    ["stream", streamName(recording, others.stream[row])],
+    ...(others.tag[row] ? [["tag", tagName(recording, others.tag[row])]] : []),
+    total,
+  ];
+  return h("div", {}, title, factRows(shown));
+}
