@@ -2,6 +2,7 @@
 # Copyright the paddle-on-torch authors
 """What a run of an allocator must look like, kept in plain Python beside it."""
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 
@@ -65,16 +66,14 @@ def random_run(
         else:
             small = chance.random() < 0.4
             size = chance.randrange(1, 9000) if small else chance.randrange(MIB, 7 * MIB)
-            try:
+            with contextlib.suppress(OutOfMemory):
                 model.alloc(one.alloc(size, stream=chance.choice((0, 0, 7))), size)
-            except OutOfMemory:
-                pass
 
     for _ in range(before):
         step()
     start = Model(dict(model.live), [], model.total)
     model.curve = []
-    with record(allocator=one, min_size=min_size) as recorder:
+    with record(1 << 16, allocator=one, min_size=min_size) as recorder:
         for _ in range(steps):
             step()
     assert recorder.recording is not None

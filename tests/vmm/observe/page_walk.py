@@ -7,15 +7,51 @@ from bisect import bisect_left, bisect_right, insort
 from typing import Any
 
 # What the unpickler of the page knows.
-OPCODES = set(
-    "PROTO FRAME MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET EMPTY_DICT EMPTY_LIST "
-    "EMPTY_TUPLE APPEND APPENDS SETITEM SETITEMS TUPLE TUPLE1 TUPLE2 TUPLE3 LIST DICT NONE NEWTRUE "
-    "NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE BINUNICODE STOP".split()
-)
-ACTIONS = set(
-    "alloc free_requested free_completed segment_map segment_unmap segment_alloc segment_free oom "
-    "snapshot".split()
-)
+OPCODES = {
+    "PROTO",
+    "FRAME",
+    "MARK",
+    "MEMOIZE",
+    "BINPUT",
+    "LONG_BINPUT",
+    "BINGET",
+    "LONG_BINGET",
+    "EMPTY_DICT",
+    "EMPTY_LIST",
+    "EMPTY_TUPLE",
+    "APPEND",
+    "APPENDS",
+    "SETITEM",
+    "SETITEMS",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+    "LIST",
+    "DICT",
+    "NONE",
+    "NEWTRUE",
+    "NEWFALSE",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "BINFLOAT",
+    "SHORT_BINUNICODE",
+    "BINUNICODE",
+    "STOP",
+}
+ACTIONS = {
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_map",
+    "segment_unmap",
+    "segment_alloc",
+    "segment_free",
+    "oom",
+    "snapshot",
+}
 LIVE, PENDING, FREE = "active_allocated", "active_awaiting_free", "inactive"
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""Recordings of random runs against a model in plain Python, and their exports against a checker."""
+"""Recordings of random runs against a model in plain Python, their exports against a checker."""
 
 import pickle
 from pathlib import Path
@@ -160,7 +160,7 @@ def test_torch_snapshot_is_read_back_with_the_same_curve(tmp_path: Path) -> None
 
 
 def test_small_requests_can_be_left_out() -> None:
-    one, model, recording, _ = random_run(8, min_size=1 << 20)
+    _one, model, recording, _ = random_run(8, min_size=1 << 20)
     trace = recording.trace.validate()
     live = {a: size for a, size in model.live.items() if size >= 1 << 20}
     assert live_blocks(trace, len(trace)) == live
