@@ -72,11 +72,27 @@ class TorchSettings:
             return self.large_segment_size
         return -(-size // SEGMENT_GRANULE) * SEGMENT_GRANULE
 
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("max_split_size_mb", self.max_split_size, self.large_segment_size),
+            ("max_non_split_rounding_mb", self.max_non_split_rounding, self.large_segment_size),
+            ("large_segment_size_mb", self.large_segment_size, OWN_SEGMENT_LIMIT + MIB),
+        ):
+            if value < least:
+                raise Invalid(
+                    f"the allocator setting {name} is {value // MIB}, but at least {least // MIB}"
+                )
+        if not 0 <= self.garbage_collection_threshold < 1:
+            raise Invalid(
+                "the allocator setting garbage_collection_threshold is"
+                f" {self.garbage_collection_threshold}, not between 0 and 1"
+            )
+
     @staticmethod
-    def from_text(text: str) -> TorchSettings:
+    def from_text(text: str, *, strict: bool = True) -> TorchSettings:
         """Reads the form of the environment variable, ``key:value,key:[a:1,b:2]``.
 
-        Raises `Invalid` for an unknown key or a value that torch would refuse.
+        Raises `Invalid` for a value that torch would refuse, and if `strict` for an unknown key.
         """
         values: dict[str, Any] = {}
         for name, value in _pairs(text):
@@ -86,15 +102,15 @@ class TorchSettings:
                 values[_MEGABYTES[name]] = _number(name, value, int) * MIB
             elif name == "garbage_collection_threshold":
                 values[name] = _number(name, value, float)
-            elif name not in _IGNORED:
+            elif strict and name not in _IGNORED:
                 raise Invalid(f"{name!r} is no setting of torch's allocator that is known here")
         return TorchSettings(**values)
 
     @staticmethod
     def from_snapshot(settings: Mapping[Any, Any]) -> TorchSettings:
-        """Reads ``allocator_settings`` of a snapshot. Raises `Invalid`."""
+        """Reads ``allocator_settings`` of a snapshot, whatever else they hold. Raises `Invalid`."""
         text = settings.get("PYTORCH_CUDA_ALLOC_CONF", settings.get("PYTORCH_ALLOC_CONF"))
-        known = TorchSettings.from_text(text) if isinstance(text, str) else TorchSettings()
+        known = TorchSettings.from_text(text if isinstance(text, str) else "", strict=False)
         split = settings.get("max_split_size")
         if isinstance(split, int):
             # "No limit" is the largest size_t, which a snapshot shows as -1.
@@ -159,7 +175,7 @@ def _divisions(text: str) -> tuple[int, ...]:
     for number, (key, value) in enumerate(_pairs(text.strip("[]"))):
         count = _number("roundup_power2_divisions", value, int)
         if key == ">":
-            divisions[last:] = [count] * (_INTERVALS - last)
+            divisions[last + 1 :] = [count] * (_INTERVALS - last - 1)
             continue
         size = _number("roundup_power2_divisions", key, int)
         last = min(size.bit_length() - 1, _INTERVALS - 1)
