@@ -63,6 +63,7 @@ class Recorder:
         self.recording: Recording | None = None
         self._folder = spool
         self._spool: Any = None
+        self._last_tag = 0
         self._allocator = allocator
         self._before: dict[int, State] = {}
         self._parts: list[Events] = []
@@ -85,6 +86,7 @@ class Recorder:
                 self._spool = spool.Spool(self._folder)
             with_stacks = stacks.install(self.stacks)
             self._parts, self.recording, self.lost = [], None, 0
+            self._last_tag = 0
             self._before = read_states(allocator)
             allocator.record_start(
                 capacity=self.max_entries, min_size=self.min_size, stacks=with_stacks
@@ -178,9 +180,9 @@ class Recorder:
         return Recording(used, self.lost)
 
     def _tables(self, part: Events) -> dict[str, Any]:
-        last = int(part["tag"].max(initial=0))
+        self._last_tag = max(self._last_tag, int(part["tag"].max(initial=0)))
         return {
-            "tags": [tag_text(tag) for tag in range(last + 1)],
+            "tags": [tag_text(tag) for tag in range(self._last_tag + 1)],
             "streams": list(self.allocator.streams()),
             "stacks": stacks.STACKS.table if self.stacks != "none" else [[]],
             "lost": self.lost,
