@@ -3,7 +3,7 @@
 // Axes: round numbers, labels that never overlap.
 
 import { color } from "./colors.js";
-import { count, duration, shortBytes } from "./format.js";
+import { count, shortBytes, shortDuration } from "./format.js";
 
 export const LEFT = 76;
 export const RIGHT = 14;
@@ -53,7 +53,7 @@ function gridLine(context, plot, y) {
 
 // Event numbers are those of the file: `shift` is what to add.
 export function drawXAxis(context, plot, lo, hi, kind, shift = 0) {
-  const label = kind === "event" ? (value) => count(Math.round(value + shift)) : duration;
+  const label = kind === "event" ? (value) => count(Math.round(value + shift)) : shortDuration;
   const width = plot.right - plot.left;
   const step = Math.max(niceStep(hi - lo, Math.max(2, width / 110)), kind === "event" ? 1 : 1e-9);
   context.save();

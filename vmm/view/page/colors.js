@@ -23,7 +23,7 @@ export const LANES = [
   ["steal", "steals"],
   ["wait", "waits"],
   ["sync", "syncs"],
-  ["sleep", "sleep, wake"],
+  ["sleep", "sleeps"],
   ["note", "notes"],
-  ["oom", "out of memory"],
+  ["oom", "OOM"],
 ];

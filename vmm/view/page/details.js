@@ -27,7 +27,7 @@ export function stackList(recording, stack) {
 export function blockDetails(store, row) {
   const { recording } = store;
   const { blocks } = recording;
-  if (row < 0) return emptyState("Select a block or a page to see what it is.");
+  if (row < 0) return emptyState("Select a block to see what it is.");
   const { death, done, birth } = blocks;
   return h(
     "section",

@@ -25,11 +25,16 @@ export const bothBytes = (value) =>
 
 export const signedBytes = (value) => (value > 0 ? "+" : "") + shortBytes(value);
 
-export function duration(ns) {
+export const duration = (ns) => durationOf(ns, (value) => value.toPrecision(6));
+
+// Without zeros at the end, for axes.
+export const shortDuration = (ns) => durationOf(ns, (value) => String(Number(value.toPrecision(6))));
+
+function durationOf(ns, digits) {
   const size = Math.abs(ns);
   const [scale, unit] =
     size >= 1e9 ? [1e9, "s"] : size >= 1e6 ? [1e6, "ms"] : size >= 1e3 ? [1e3, "µs"] : [1, "ns"];
-  return `${Number((ns / scale).toPrecision(6))} ${unit}`;
+  return scale === 1 ? `${Math.round(ns)} ns` : `${digits(ns / scale)} ${unit}`;
 }
 
 export const percent = (ratio) =>

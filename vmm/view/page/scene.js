@@ -13,6 +13,7 @@ export function makeScene(recording, event) {
   const ranges = mappedRanges(recording, event);
   const taken = takenBlocks(recording, event);
   const scene = { event, ranges, taken, regions: regionsOf(recording, ranges, taken) };
+  scene.stretches = stretchesOf(recording, ranges);
   scene.owners = ownersOf(recording, ranges, taken);
   if (recording.facts.has_pages) scene.pages = pagesOf(recording, event, scene);
   return scene;
@@ -35,6 +36,17 @@ function regionsOf(recording, ranges, taken) {
     }
   }
   return regions;
+}
+
+// What is mapped without a hole: [address, bytes].
+function stretchesOf({ maps }, ranges) {
+  const stretches = [];
+  for (const row of ranges) {
+    const last = stretches.at(-1);
+    if (last && last[0] + last[1] === maps.addr[row]) last[1] += maps.bytes[row];
+    else stretches.push([maps.addr[row], maps.bytes[row]]);
+  }
+  return stretches;
 }
 
 // For each mapped range the block with most bytes in it, or -1.

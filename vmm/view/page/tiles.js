@@ -3,9 +3,9 @@
 // The facts of the file in exact numbers.
 
 import { byId, fill, h } from "./dom.js";
-import { count, duration, exactBytes, percent, shortBytes } from "./format.js";
+import { count, exactBytes, percent, shortBytes } from "./format.js";
 import { markersOf } from "./markers.js";
-import { eventLabel, timeOf } from "./recording.js";
+import { eventLabel } from "./recording.js";
 
 export function tiles(store) {
   return {
@@ -16,7 +16,7 @@ export function tiles(store) {
       const shown = [
         tile("peak-live", "Peak live", shortBytes(live[peak]), live[peak], [
           exactBytes(live[peak]),
-          `event ${eventLabel(recording, peak)}, ${duration(timeOf(recording, peak))}`,
+          `event ${eventLabel(recording, peak)}`,
         ]),
       ];
       if (held) {
@@ -27,7 +27,7 @@ export function tiles(store) {
             exactBytes(most),
             `event ${eventLabel(recording, heldPeak)}`,
           ]),
-          tile("peak-frag", "Fragmentation", percent(frag), frag, ["1 − peak live / peak held"]),
+          tile("peak-frag", "Fragmentation", percent(frag), frag, ["1 − live / held, peaks"]),
         );
       }
       shown.push(
@@ -40,7 +40,8 @@ export function tiles(store) {
       if (recording.facts.has_pages) {
         shown.push(
           tile("steals", "Stolen pages", count(marks.steal || 0), marks.steal || 0, [
-            `${count(counts.M)} maps, ${count(counts.U)} unmaps`,
+            `${count(counts.M)} maps`,
+            `${count(counts.U)} unmaps`,
           ]),
         );
       }

@@ -7,7 +7,7 @@ import { onResize, prepare, stepLine, verticalLine } from "./canvas.js";
 import { color } from "./colors.js";
 import { plotOf } from "./columns.js";
 import { fill, h, selectBox } from "./dom.js";
-import { count, duration, exactBytes, percent, shortBytes, signedBytes } from "./format.js";
+import { count, duration, shortDuration, exactBytes, percent, shortBytes, signedBytes } from "./format.js";
 import { GROUPINGS, bytesByKey, usefulGroupings } from "./groups.js";
 import { legend } from "./legend.js";
 import { argMax } from "./mips.js";
@@ -90,7 +90,7 @@ export function diffView(store) {
     context.fillText("start", plot.left, plot.bottom + 14);
     context.textAlign = "right";
     const longest = Math.max(...store.recordings.map((each) => lengthOf(each)));
-    const label = axis === "event" ? `${count(longest)} events` : duration(longest);
+    const label = axis === "event" ? `${count(longest)} events` : shortDuration(longest);
     context.fillText(label, plot.right, plot.bottom + 14);
   }
 

@@ -23,7 +23,7 @@ export function flameView(store) {
   });
   const tools = h("div", { class: "tools" });
   const facts = h("p", { class: "facts", role: "status" });
-  const hint = h("p", { class: "hint" }, "Width is bytes, the outermost frame is on top. Click a frame to fill the width with it, the top one to go back.");
+  const hint = h("p", { class: "hint" }, "Width is bytes, the outermost frame is on top. Click a frame to fill the width with it, the top one to go back. Colors only tell neighbors apart.");
   const panel = h("div", { class: "view" }, tools, facts, canvas, hint);
   let at = "peak";
   let tree = null;

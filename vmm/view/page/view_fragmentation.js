@@ -58,7 +58,7 @@ export function fragmentationView(store) {
     const columns = columnEvents(store, plot.right - plot.left);
     const live = highest(recording.liveMips, columns);
     const held = highest(recording.heldMips, columns);
-    const most = Math.max(1, ...held.map((e) => recording.held[e]), ...live.map((e) => recording.live[e])) * 1.04;
+    const most = Math.max(1, ...Array.from(held, (e) => recording.held[e]), ...Array.from(live, (e) => recording.live[e])) * 1.04;
     drawByteAxis(upper.context, plot, most);
     const toY = (value) => plot.bottom - ((plot.bottom - plot.top) * value) / most;
     const line = (events, values, name, dash) =>

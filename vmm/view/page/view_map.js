@@ -69,9 +69,8 @@ export function mapView(store) {
     };
     const hatch = hatching(context);
     for (const piece of layout.pieces) bar(color("unmapped"))(piece.x, piece.row, piece.pixels);
-    for (const row of scene.ranges) {
-      const { addr, bytes } = recording.maps;
-      eachPart(layout.pieces, addr[row], bytes[row], bar(color("free")));
+    for (const [address, bytes] of scene.stretches) {
+      eachPart(layout.pieces, address, bytes, bar(color("free")));
     }
     for (const row of scene.taken) {
       const paint = bar(groupColor(groups.colors[groups.of[row]]));

@@ -25,7 +25,8 @@ export function timelineView(store) {
   });
   const tools = h("div", { class: "tools" });
   const key = h("div");
-  const panel = h("div", { class: "view" }, tools, canvas, key);
+  const hint = h("p", { class: "hint" });
+  const panel = h("div", { class: "view" }, tools, canvas, key, hint);
   let plot = plotOf(100, 100, { left: LEFT, right: RIGHT, top: TOP, bottom: BOTTOM });
 
   function draw() {
@@ -124,11 +125,13 @@ export function timelineView(store) {
         h("button", { type: "button", onclick: () => showAll(store) }, "Show all"),
         h(
           "span",
-          { class: "hint" },
+          { class: "hint grow" },
           `${count(eventAt(store, store.hi) - eventAt(store, store.lo) + 1)} events in view. ` +
-            "Wheel zooms, drag moves, click sets the cursor; each column shows its highest moment.",
+            "Each column shows its highest moment.",
         ),
       );
+      hint.textContent =
+        "Wheel zooms, drag moves, click sets the cursor. Keys: ← → one event, with Shift 1 %; + − zoom; [ ] move; 0 all; P peak.";
       const lines = recording.held ? [["held", "held by the allocator", "dash"]] : [];
       fill(
         key,
