@@ -21,6 +21,7 @@ CASES = [
     "a_lost_device",
     "streams_and_events",
     "copies_wait_for_all_work",
+    "an_allocator_lives_on_it",
 ]
 
 
