@@ -37,9 +37,7 @@ def bundle(sources: Mapping[str, str], entry: str) -> str:
     return "\n".join(parts)
 
 
-def _visit(
-    name: str, sources: Mapping[str, str], above: tuple[str, ...], order: list[str]
-) -> None:
+def _visit(name: str, sources: Mapping[str, str], above: tuple[str, ...], order: list[str]) -> None:
     if name in order:
         return
     if name in above:

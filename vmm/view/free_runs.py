@@ -10,7 +10,19 @@ from vmm.view.recording import Column, Recording
 
 _M, _G = 1 << 20, 1 << 30
 # Upper bounds of all ranges but the last, as in paddle.device.cuda's memory summary.
-BOUNDS = (_M, 10 * _M, 50 * _M, 100 * _M, 200 * _M, 400 * _M, 600 * _M, 800 * _M, _G, 2 * _G, 3 * _G)
+BOUNDS = (
+    _M,
+    10 * _M,
+    50 * _M,
+    100 * _M,
+    200 * _M,
+    400 * _M,
+    600 * _M,
+    800 * _M,
+    _G,
+    2 * _G,
+    3 * _G,
+)
 LABELS = (
     "<1M",
     "1-10M",
@@ -34,9 +46,7 @@ def free_runs(recording: Recording, event: int) -> Column:
     not free. A run does not cross the border of a segment of torch.
     """
     maps, blocks = recording.maps, recording.blocks
-    rows = np.flatnonzero(
-        (maps["birth"] <= event) & (maps["death"] > event) & (maps["addr"] > 0)
-    )
+    rows = np.flatnonzero((maps["birth"] <= event) & (maps["death"] > event) & (maps["addr"] > 0))
     rows = rows[np.argsort(maps["addr"][rows], kind="stable")]
     taken = np.flatnonzero((blocks["birth"] <= event) & (blocks["done"] > event))
     taken = taken[np.argsort(blocks["addr"][taken], kind="stable")]

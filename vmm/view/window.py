@@ -38,7 +38,9 @@ def _bound(text: str, recording: Recording, default: int) -> int:
         return default
     match = _BOUND.fullmatch(text.strip())
     if match is None or (match[2] is None and "." in match[1]):
-        raise Invalid(f"a bound of a range is an event number or a time such as 1.5ms, not {text!r}")
+        raise Invalid(
+            f"a bound of a range is an event number or a time such as 1.5ms, not {text!r}"
+        )
     if match[2] is None:
         return int(match[1]) + recording.start_events
     time = float(match[1]) * _UNITS[match[2]]
