@@ -126,11 +126,8 @@ def test_top_tags() -> None:
         block(BASE + 4096, 4096, "free"),
     ]
     made = state(blocks, [])
-    assert [tuple(row) for row in top_tags(made, 9)] == [
-        ("x", 1536, 2),
-        ("", 512, 1),
-        ("y", 512, 1),
-    ]
+    rows = [tuple(row) for row in top_tags(made, 9)]
+    assert rows == [("x", 1536, 2), ("", 512, 1), ("y", 512, 1)]
     assert len(top_tags(made, 1)) == 1
 
 
@@ -143,7 +140,7 @@ def cells(text: str, first: str) -> list[list[str]]:
 def test_summary() -> None:
     text = summary_text(STATE)
     assert cells(text, "allocated") == [["3.50 MiB", "7.00 MiB"]]
-    assert cells(text, "held") == [["10.00 MiB", "14.00 MiB"]]
+    assert cells(text, "held") == [["10.00 MiB", "14.00 MiB"], ["65.00%"]]
     assert cells(text, "out of memory") == [["3", ""]]
     assert cells(text, "0 default small") == [["0", "0 B", "0 B", "0", "0 B", "0 B"]]
     assert cells(text, "1 default large") == [
@@ -192,10 +189,9 @@ def test_lists_of_a_run(one: Allocator) -> None:
     pages = api.page_map(allocator=one)
     assert sum(p.live for p in pages) == 3 * MIB + 1024
     assert sum(p.state == "mapped" for p in pages) == one.stats()["pages.mapped"]
-    assert [p.address for p in pages if p.pins == {"ipc": 1}] == [
-        second // PAGE * PAGE,
-        second // PAGE * PAGE + PAGE,
-    ]
+    first_page = second // PAGE * PAGE
+    pinned = [p.address for p in pages if p.pins == {"ipc": 1}]
+    assert pinned == [first_page, first_page + PAGE]
     assert [row.tag for row in api.top(1, allocator=one)] == ["second"]
     assert "second" in api.summary(allocator=one)
     held = one.stats()["reserved_bytes.all.current"]

@@ -19,7 +19,7 @@ def documented() -> set[str]:
     import torch
 
     names = set()
-    for text in re.findall(r'``"([a-z_.,{}]+)"``', torch.cuda.memory_stats.__doc__ or ""):
+    for text in re.findall(r'``"([a-z][a-z_.,{}]+)"``', torch.cuda.memory_stats.__doc__ or ""):
         parts = [part.strip("{}").split(",") for part in text.split(".")]
         names |= {".".join(choice) for choice in product(*parts)}
     # The text says "allocated", torch (and its memory_summary) "allocation".
@@ -63,10 +63,9 @@ def test_torch_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     one = Allocator(driver="null", device_bytes=1 << 30)
     one.alloc(3 * MIB)
-    monkeypatch.setattr(
-        torch.cuda.memory, "memory_stats", lambda device: memory_stats(allocator=one)
-    )
-    monkeypatch.setattr(torch.cuda.memory, "_get_device_index", lambda device, optional: 0)
-    text = torch.cuda.memory.memory_summary()
+    memory = torch.cuda.memory
+    monkeypatch.setattr(memory, "memory_stats", lambda device: memory_stats(allocator=one))
+    monkeypatch.setattr(memory, "_get_device_index", lambda device, optional: 0)
+    text = memory.memory_summary()
     row = next(line for line in text.splitlines() if line.startswith("| Allocated memory"))
     assert row.split("|")[2].split() == ["3072", "KiB"]
