@@ -19,7 +19,6 @@ COLUMNS = (
     *("addr", "aux", "stack", "thread", "requested"),
 )
 TAGS = ["", "embedding", "attention", "mlp", "optimizer", "gradients", "loss", "all-to-all"]
-DEPTH = 5
 
 
 class _Program:
@@ -47,11 +46,8 @@ class _Program:
     def alloc(self) -> None:
         choose = self.random
         small = choose.random() < 0.6
-        requested = (
-            choose.randrange(100, 1 << 20) if small else choose.randrange(1, 24) * PAGE - 700
-        )
-        requested = requested & ~0xFFF if small else requested
-        requested = max(requested, 64)
+        small_size = max(choose.randrange(100, 1 << 20) & ~0xFFF, 64)
+        requested = small_size if small else choose.randrange(1, 24) * PAGE - 700
         size = -(-requested // 512) * 512
         addresses = self.free.setdefault(size, [])
         address = addresses.pop() if addresses else self.grow(size)
@@ -130,8 +126,6 @@ def _stacks() -> list[list[list[Any]]]:
     for tag in TAGS[1:]:
         for variant in range(4):
             inner = [[f"layers/{tag}.py", 10 * variant + 7, f"{tag}_{variant}"]]
-            inner += [
-                ["model.py", 40 + depth, f"block_{depth}"] for depth in range(variant % DEPTH)
-            ]
+            inner += [["model.py", 40 + depth, f"block_{depth}"] for depth in range(variant)]
             stacks.append([*inner, ["train.py", 88, "forward"], ["train.py", 12, "main"]])
     return stacks

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         from vmm.view import text
 
         if arguments.diff:
-            text.print_diff(*recordings)
+            text.print_diff(recordings[0], recordings[1])
         else:
             text.print_recording(recordings[0])
         return 0

@@ -2,8 +2,8 @@
 # Copyright the paddle-on-torch authors
 """Joins the ES modules of the page into one script.
 
-The modules know one form each: ``import { a, b } from "./x.js";`` and ``export`` before a function, a
-class or a const. Their top-level names differ, so that they may share one scope.
+The modules know one form each: ``import { a, b } from "./x.js";`` and ``export`` before a function,
+a class or a const. Their top-level names differ, so that they may share one scope.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def bundle(sources: Mapping[str, str], entry: str) -> str:
     """
     order: list[str] = []
     _visit(entry, sources, (), order)
-    parts, owner = [], {}
+    parts: list[str] = []
+    owner: dict[str, str] = {}
     for name in order:
         text = _EXPORT.sub("", _IMPORT.sub("", _HEADER.sub("", sources[name])))
         if re.search(r"^(?:import|export)\b", text, re.MULTILINE):

@@ -94,7 +94,7 @@ def _arenas(header: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _pins(header: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """``slots`` of the header, rows with the fields of vmm_slot_info: the pinned pages at its end."""
+    """``slots`` of the header, rows with the fields of vmm_slot_info: pinned pages at the end."""
     pins: dict[str, dict[str, int]] = {}
     for row in _listed(header.get("slots")):
         if isinstance(row, dict) and isinstance(row.get("page"), int) and row["page"] >= 0:

@@ -11,17 +11,8 @@ from vmm.view.recording import Column, Recording
 _M, _G = 1 << 20, 1 << 30
 # Upper bounds of all ranges but the last, as in paddle.device.cuda's memory summary.
 BOUNDS = (
-    _M,
-    10 * _M,
-    50 * _M,
-    100 * _M,
-    200 * _M,
-    400 * _M,
-    600 * _M,
-    800 * _M,
-    _G,
-    2 * _G,
-    3 * _G,
+    *(_M, 10 * _M, 50 * _M, 100 * _M, 200 * _M, 400 * _M, 600 * _M, 800 * _M),
+    *(_G, 2 * _G, 3 * _G),
 )
 LABELS = (
     "<1M",

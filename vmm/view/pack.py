@@ -2,14 +2,14 @@
 # Copyright the paddle-on-torch authors
 """Columns of whole numbers as few bytes that a browser decodes fast.
 
-A packed file is the length of a JSON text (uint32, little endian), the text, and the columns one after
-another; all of it compressed with gzip. The text describes each column: ``name``, ``codec``,
+A packed file is the length of a JSON text (uint32, little endian), the text, and the columns one
+after another; all of it compressed with gzip. The text describes each column: ``name``, ``codec``,
 ``type`` (of the array to make: u8, u16, i32 or f64), ``count``, ``offset`` and ``bytes``. Codecs:
 
 - ``same``: every entry is ``value``.
 - ``u8``, ``u16``: positions in the list ``table`` of the description.
 - ``varint``: groups of 7 bits, the lowest first, the top bit set in all but the last.
-- ``delta``: differences from the entry before, zigzag (0, -1, 1, -2 ... as 0, 1, 2, 3 ...), as varint.
+- ``delta``: differences from the entry before, zigzag (0, -1, 1, -2 as 0, 1, 2, 3), as varint.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def encode(values: NDArray[np.int64]) -> tuple[dict[str, Any], bytes]:
 def _type(low: int, high: int) -> str:
     if low >= 0 and high < 1 << 16:
         return "u8" if high < 1 << 8 else "u16"
-    return "i32" if -(1 << 31) <= low and high < 1 << 31 else "f64"
+    return "i32" if low >= -(1 << 31) and high < 1 << 31 else "f64"
 
 
 def varint(values: NDArray[np.uint64]) -> bytes:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The segments of a torch snapshot as mapped ranges: those from before, then as they come and go."""
+"""The segments of a torch snapshot as mapped ranges: first those from before."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vmm.view import curves, free_runs
-from vmm.view.recording import ALIAS, MOVE, Recording
+from vmm.view.recording import ALIAS, MOVE, Column, Recording
 from vmm.view.top import Share, shares
 from vmm.view.words import both_bytes, duration, short_bytes, sparkline
 
 TOP = 10
-SPARK = 64
+SPARK = 56
 
 
 def print_recording(recording: Recording, file: IO[str] | None = None) -> None:
@@ -43,7 +43,8 @@ def print_diff(first: Recording, second: Recording, file: IO[str] | None = None)
     """Prints how the second recording differs from the first to ``file`` (standard output)."""
     console = Console(file=file, highlight=False)
     pair = (first, second)
-    console.print(*(_header(each, f"{letter}: ") for letter, each in zip("AB", pair, strict=True)))
+    for letter, each in zip("AB", pair, strict=True):
+        console.print(_header(each, f"{letter}: "))
     most = max((int(curves.live(each).max(initial=0)) for each in pair), default=0)
     for each in pair:
         console.print(_spark(each, most))
@@ -103,11 +104,8 @@ def _time(recording: Recording, event: int) -> str:
 def _spark(recording: Recording, most: int | None = None) -> RenderableType:
     live = curves.live(recording)
     top = int(live.max(initial=0)) if most is None else most
-    return Text.assemble(
-        ("live  ", "dim"),
-        (sparkline(live, top, SPARK), "blue"),
-        (f"  to {short_bytes(top)}", "dim"),
-    )
+    line = sparkline(live, top, SPARK)
+    return Text.assemble(("live  ", "dim"), (line, "blue"), (f"  to {short_bytes(top)}", "dim"))
 
 
 def _shares_table(title: str, found: Sequence[Share]) -> RenderableType:
@@ -127,7 +125,7 @@ def _shares_table(title: str, found: Sequence[Share]) -> RenderableType:
     return Group(Text(), table)
 
 
-def _runs_table(runs: curves.Column) -> RenderableType:
+def _runs_table(runs: Column) -> RenderableType:
     table = Table(title="Free runs at the peak", title_justify="left", box=None, pad_edge=False)
     table.add_column("size")
     for name in ("runs", "bytes"):
@@ -171,7 +169,7 @@ def _diff_table(title: str, *columns: str) -> Table:
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     table.add_column("")
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

@@ -20,8 +20,8 @@ _BOUND = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)?")
 def parse_range(text: str, recording: Recording) -> tuple[int, int]:
     """The events ``[begin, end)`` of ``A:B``.
 
-    A and B are event numbers, or times since the first event with a unit (ns, us, ms, s); either may
-    be left out. Raises `Invalid` for anything else, and for a range without events.
+    A and B are event numbers, or times since the first event with a unit (ns, us, ms, s); either
+    may be left out. Raises `Invalid` for anything else, and for a range without events.
     """
     parts = text.split(":")
     if len(parts) != 2:
@@ -38,9 +38,7 @@ def _bound(text: str, recording: Recording, default: int) -> int:
         return default
     match = _BOUND.fullmatch(text.strip())
     if match is None or (match[2] is None and "." in match[1]):
-        raise Invalid(
-            f"a bound of a range is an event number or a time such as 1.5ms, not {text!r}"
-        )
+        raise Invalid(f"a bound of a range is an event number or a time like 1.5ms, not {text!r}")
     if match[2] is None:
         return int(match[1]) + recording.start_events
     time = float(match[1]) * _UNITS[match[2]]
