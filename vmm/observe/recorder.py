@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vmm.allocator import tag_text
-from vmm.errors import Invalid
+from vmm.errors import Dead, Invalid
 from vmm.observe import convert, spool, stacks
 from vmm.observe.events import Events, no_events
 from vmm.observe.recording import Recording
@@ -36,7 +36,9 @@ _ACTIVE_LOCK = threading.Lock()
 
 def active(allocator: Allocator) -> Recorder | None:
     """The recorder that runs on an allocator now, if any."""
-    return _ACTIVE.get(allocator.handle)
+    found = _ACTIVE.get(allocator.handle)
+    # A new allocator may have the number of one that was closed while it was recorded.
+    return None if found is None or found.dead else found
 
 
 class Recorder:
@@ -76,11 +78,19 @@ class Recorder:
         self._allocator = resolve(self._allocator)
         return self._allocator
 
+    @property
+    def dead(self) -> bool:
+        """Whether the allocator was closed."""
+        try:
+            return self.allocator.handle == 0
+        except Dead:
+            return True
+
     def start(self) -> Recorder:
         """Begins to record. Raises `vmm.errors.Invalid` if a recording of the allocator runs."""
         allocator = self.allocator
         with _ACTIVE_LOCK:
-            if allocator.handle in _ACTIVE:
+            if active(allocator) is not None:
                 raise Invalid("record: a recording of this allocator runs already; stop it first")
             if self._folder is not None:
                 self._spool = spool.Spool(self._folder)

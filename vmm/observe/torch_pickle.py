@@ -74,7 +74,9 @@ class _Walk:
         if "addr" not in trace.extra:
             raise Invalid("trace: a snapshot needs addresses, but it has no column addr")
         if trace.is_op("a").any() and not trace.is_op("M").any():
-            raise Invalid("trace: a snapshot needs the pages under its blocks, but it has no M rows")
+            raise Invalid(
+                "trace: a snapshot needs the pages under its blocks, but it has no M rows"
+            )
         self.trace = trace
         end = int((trace.extra["addr"] + trace.bytes * trace.is_op("afcrMU")).max(initial=0))
         if end > ADDRESS_LIMIT:

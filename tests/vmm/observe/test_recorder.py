@@ -14,7 +14,7 @@ import pytest
 
 from tests.vmm.observe.model import random_run
 from tests.vmm.observe.page_walk import check_snapshot
-from vmm import Allocator, Invalid
+from vmm import Allocator, Dead, Invalid
 from vmm.errors import FormatError
 from vmm.observe.api import record
 from vmm.observe.curves import curves
@@ -56,6 +56,18 @@ def test_one_recording_at_a_time(one: Allocator) -> None:
     assert len(second.recording) == 0
     with pytest.raises(Invalid, match="has not been started"):
         record(100, allocator=one).stop()
+
+
+def test_an_allocator_that_was_closed_is_in_nobodys_way(one: Allocator) -> None:
+    recorder = record(100, allocator=one).start()
+    one.close()
+    with pytest.raises(Dead):
+        recorder.stop()
+    for _ in range(20):  # one of them is where the closed one was
+        other = Allocator(driver="null", device_bytes=1 << 30)
+        with record(100, allocator=other):
+            pass
+        other.close()
 
 
 def test_a_recording_ends_when_the_body_raises(one: Allocator) -> None:
