@@ -27,8 +27,9 @@ AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
 AVX512_BF16 = [*AVX512, "-mavx512bf16"]
 # Packed words are floats or pairs of bf16 and are read as either.
-# g++ 12 takes the undefined operands inside its own AVX-512 header for a mistake of ours.
-QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-unused-parameter"]
+# g++ 12 takes the undefined operands inside its own AVX-512 header, and sums of strings inside its own
+# library, for mistakes of ours.
+QUIET = ["-Wno-uninitialized", "-Wno-restrict", "-Wno-maybe-uninitialized", "-Wno-unused-parameter"]
 DIALECT = ["-std=c++20", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra", *QUIET]
 
 # Module -> source -> flags. An instruction-set level is a source of its own, so that its flags

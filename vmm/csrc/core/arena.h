@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -50,6 +51,7 @@ struct Arena {
   bool asleep = false;
   uint64_t page_size = 0;
   uint64_t mapped_pages = 0;
+  uint64_t live = 0;  // active blocks
   std::vector<std::unique_ptr<Region>> regions;
   std::vector<std::unique_ptr<FreeIndex>> classes;  // mapped free blocks, by class
   FreeIndex unmapped;
@@ -113,6 +115,94 @@ struct Arena {
   bool all_known_done(const Block* block) const;
   void set_seam(Block* block, bool wanted);
 };
+
+// The hot path, in the header so that it is compiled into its callers.
+
+// Two free neighbors become one when whoever may use one may use both, or when a fence turns out to be done.
+// Blocks of two streams with open fences stay apart: merged, neither stream could use its half at once.
+inline bool Arena::can_merge(Block* low, Block* high) const {
+  if (low->state != high->state) return false;
+  if (low->state == BlockState::kUnmapped) return true;
+  if (low->state != BlockState::kMapped) return false;
+  if (low->cls == high->cls && low->cls != kMixed) return true;
+  if (low->cls == kDone || high->cls == kDone) return true;
+  return all_known_done(low) || all_known_done(high);
+}
+
+inline void Arena::append(Block* low, Block* high) {
+  if (low->state == BlockState::kMapped) {
+    if (low->cls == high->cls && low->cls != kMixed) {
+      low->seq = std::max(low->seq, high->seq);
+    } else if (low->cls == kDone || (high->cls != kDone && all_known_done(low))) {
+      low->cls = high->cls;
+      low->seq = high->seq;
+      low->more = std::move(high->more);
+    }
+  }
+  low->size += high->size;
+  low->next = high->next;
+  if (high->next != nullptr) {
+    high->next->prev = low;
+  } else {
+    low->region->last = low;
+  }
+  if (high->in_seams) set_seam(high, false);
+  slab->put(high);
+}
+
+inline Block* Arena::add_free(Block* block) {
+  // A merge may change the class, and then a neighbor that did not fit before may fit.
+  for (Class cls = static_cast<Class>(~block->cls); cls != block->cls;) {
+    cls = block->cls;
+    Block* low = block->prev;
+    if (low != nullptr && low->is_free() && can_merge(low, block)) {
+      remove_free(low);
+      append(low, block);
+      block = low;
+    }
+    Block* high = block->next;
+    if (high != nullptr && high->is_free() && can_merge(block, high)) {
+      remove_free(high);
+      append(block, high);
+    }
+  }
+  index_free(block);
+  return block;
+}
+
+inline void Arena::index_free(Block* block) {
+  (block->state == BlockState::kUnmapped ? unmapped : index(block->cls)).insert(block);
+  update_seam(block);
+  update_seam(block->next);
+}
+
+inline void Arena::remove_free(Block* block) {
+  (block->state == BlockState::kUnmapped ? unmapped : *classes[block->cls]).erase(block);
+  if (block->in_seams) set_seam(block, false);
+}
+
+inline Block* Arena::split(Block* block, uint64_t size) {
+  Block* high = slab->get();
+  high->address = block->address + size;
+  high->size = block->size - size;
+  high->requested = 0;
+  high->region = block->region;
+  high->state = block->state;
+  high->cls = block->cls;
+  high->seq = block->seq;
+  if (block->cls == kMixed && block->more) high->more = std::make_unique<std::vector<Fence>>(*block->more);
+  high->tag = high->stack = 0;
+  high->prev = block;
+  high->next = block->next;
+  if (high->next != nullptr) {
+    high->next->prev = high;
+  } else {
+    block->region->last = high;
+  }
+  block->next = high;
+  block->size = size;
+  return high;
+}
 
 // A maximal row of free blocks. Call with any block of it.
 struct Run {

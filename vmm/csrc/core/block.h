@@ -30,24 +30,24 @@ constexpr Class kDone = 0;         // everybody: no fence is open
 constexpr Class kMixed = 1;        // fences of several streams
 constexpr Class kFirstStream = 2;  // plus a stream index: that stream, others after a wait
 
-struct Block {
-  uint64_t address = 0, size = 0, requested = 0;
+// The first cache line holds what walks and searches read.
+struct alignas(64) Block {
+  uint64_t address = 0, size = 0;
   Block* prev = nullptr;  // neighbors by address, within the region
   Block* next = nullptr;
-  Region* region = nullptr;
-
-  BlockState state = BlockState::kActive;
-  bool in_seams = false;
-  Class cls = kDone;                         // free: the index it is in; active: class of the stream of the request
-  uint32_t visit = 0;                        // of the last walk that came by
-  uint64_t seq = 0;                          // with a stream class: the fence
-  std::unique_ptr<std::vector<Fence>> more;  // mixed: the fences; active: recorded streams (seq unused)
-
   Block* left = nullptr;  // tree of the free index
   Block* right = nullptr;
+  uint64_t seq = 0;   // with a stream class: the fence
+  Class cls = kDone;  // free: the index it is in; active: class of the stream of the request
+  BlockState state = BlockState::kActive;
+  bool in_seams = false;
+  uint32_t visit = 0;  // of the last walk that came by
+
+  Region* region = nullptr;
+  uint64_t requested = 0;
+  std::unique_ptr<std::vector<Fence>> more;  // mixed: the fences; active: recorded streams (seq unused)
   Block* seam_prev = nullptr;
   Block* seam_next = nullptr;
-
   uint32_t tag = 0, stack = 0;
 
   uint64_t end() const { return address + size; }

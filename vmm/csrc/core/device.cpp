@@ -101,7 +101,7 @@ vmm_status Device::pool_release(uint32_t id) {
     return fail(VMM_INVALID, "pool: " + std::to_string(id) + " is not a private pool");
   }
   pools_[id].released = true;
-  return pools_[id].live == 0 ? finish(forget_pool(id)) : VMM_OK;
+  return pools_[id].live() == 0 ? finish(forget_pool(id)) : VMM_OK;
 }
 
 // The pages of an empty pool go where all others can have them, as far as nobody has to be waited for; what
@@ -112,6 +112,17 @@ vmm_status Device::forget_pool(uint32_t id) {
   pool.shared_pages = true;
   for (Arena* arena : {pool.small, pool.large}) {
     if (arena == nullptr) continue;
+    // Free blocks of a sleeping arena have no pages behind them.
+    for (const auto& region : arena->regions) {
+      for (Block* block = region->first; arena->asleep && block != nullptr; block = block->next) {
+        if (block->state != BlockState::kMapped) continue;
+        arena->remove_free(block);
+        block->state = BlockState::kUnmapped;
+        block->cls = kDone;
+        block->more.reset();
+        block = arena->add_free(block);
+      }
+    }
     std::erase_if(sleeping_, [&](const SleepingArena& one) { return one.arena == arena; });
     arena->asleep = false;
     for (const auto& region : arena->regions) {

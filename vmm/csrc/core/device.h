@@ -32,9 +32,10 @@ struct Pool {
   bool shared_pages = true;
   bool released = false;
   bool exists = true;
-  uint64_t live = 0;  // blocks
   Arena* small = nullptr;
   Arena* large = nullptr;
+
+  uint64_t live() const { return (small != nullptr ? small->live : 0) + (large != nullptr ? large->live : 0); }
 };
 
 // Where a request will lie: [at, at + size) in a run of free blocks, once `missing` slots have pages.

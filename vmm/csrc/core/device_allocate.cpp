@@ -95,7 +95,7 @@ void Device::publish_live(Arena* arena, Block* block, const vmm_request& request
   block->tag = request.tag != 0 ? request.tag : thread_tag();
   block->stack = request.stack;
   live_.insert(block->address, block);
-  ++pools_[arena->pool].live;
+  ++arena->live;
   stats_.allocation.add(arena->small, 1);
   stats_.allocated_bytes.add(arena->small, block->size);
   stats_.requested_bytes.add(arena->small, request.size);
@@ -138,8 +138,10 @@ void Device::free_block(Block* block) {
   block->state = BlockState::kMapped;
   block->tag = block->stack = 0;
   arena->add_free(block);
-  Pool& pool = pools_[arena->pool];
-  if (--pool.live == 0 && pool.released) forget_pool(arena->pool);
+  if (--arena->live == 0 && arena->pool != 0) {
+    const Pool& pool = pools_[arena->pool];
+    if (pool.released && pool.live() == 0) forget_pool(arena->pool);
+  }
 }
 
 vmm_status Device::record_stream(void* pointer, Stream stream) {

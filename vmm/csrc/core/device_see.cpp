@@ -28,7 +28,7 @@ class Row {
   void put(const std::string& name, const Gauge& gauge) {
     put(name + ".current", gauge.current);
     put(name + ".peak", gauge.peak);
-    put(name + ".allocated", gauge.allocated);
+    put(name + ".allocated", gauge.allocated());
     put(name + ".freed", gauge.freed);
   }
   void put(const std::string& name, const Gauges& gauges) {
@@ -66,7 +66,7 @@ void fill(Row* row, const Numbers& n) {
   row->put("num_alloc_retries", n.stats.retries);
   row->put("num_ooms", n.stats.ooms);
   row->put("num_sync_all_streams", n.syncs);
-  row->put("num_device_alloc", n.stats.segment.all.allocated);
+  row->put("num_device_alloc", n.stats.segment.all.allocated());
   row->put("num_device_free", n.stats.segment.all.freed);
   row->put("pages.created", n.created);
   row->put("pages.free", n.spare);

@@ -14,17 +14,17 @@
 namespace vmm {
 
 struct Gauge {
-  uint64_t current = 0, peak = 0, allocated = 0, freed = 0;
+  uint64_t current = 0, peak = 0, freed = 0;
 
   void add(uint64_t amount) {
     current += amount;
-    allocated += amount;
     if (current > peak) peak = current;
   }
   void sub(uint64_t amount) {
     current -= amount;
     freed += amount;
   }
+  uint64_t allocated() const { return current + freed; }
   void reset_peak() { peak = current; }
 };
 
