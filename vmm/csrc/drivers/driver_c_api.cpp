@@ -45,7 +45,7 @@ vmm_status vmm_driver_open(const char* options, vmm_driver** out) {
 
 void vmm_driver_close(vmm_driver* driver) { delete driver; }
 
-const char* vmm_driver_last_error() { return last_reason().c_str(); }
+const char* vmm_driver_last_error() { return last_reason(); }
 
 const char* vmm_driver_name(vmm_driver* driver) { return driver->chain->name(); }
 

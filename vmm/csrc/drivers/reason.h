@@ -7,22 +7,16 @@
 #pragma once
 
 #include <string>
-#include <utility>
 
 #include "vmm.h"
 
 namespace vmm {
 
-// The sentence of the last refusal of any driver in this thread; "" if there was none.
-inline std::string& last_reason() {
-  thread_local std::string reason;
-  return reason;
-}
+// The sentence of the last refusal of any driver in this thread; "" if there was none. Valid until the
+// next one. A very long sentence is cut.
+const char* last_reason();
 
-inline vmm_status refuse(vmm_status status, std::string sentence) {
-  last_reason() = std::move(sentence);
-  return status;
-}
+vmm_status refuse(vmm_status status, const std::string& sentence);
 
 // 0x7f00..., as every sentence about addresses writes them.
 std::string hex(uint64_t value);
