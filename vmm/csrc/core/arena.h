@@ -151,19 +151,21 @@ inline void Arena::append(Block* low, Block* high) {
 }
 
 inline Block* Arena::add_free(Block* block) {
-  // A merge may change the class, and then a neighbor that did not fit before may fit.
-  for (Class cls = static_cast<Class>(~block->cls); cls != block->cls;) {
-    cls = block->cls;
+  // After a merge a neighbor that did not fit before may fit.
+  for (bool merged = true; merged;) {
+    merged = false;
     Block* low = block->prev;
     if (low != nullptr && low->is_free() && can_merge(low, block)) {
       remove_free(low);
       append(low, block);
       block = low;
+      merged = true;
     }
     Block* high = block->next;
     if (high != nullptr && high->is_free() && can_merge(block, high)) {
       remove_free(high);
       append(block, high);
+      merged = true;
     }
   }
   index_free(block);
