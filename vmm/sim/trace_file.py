@@ -84,8 +84,8 @@ def read(path: str | os.PathLike[str], *, max_events: int = MAX_EVENTS) -> Trace
             raw.seek(0)
             if start == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=raw, mode="rb") as file:
-                    return _read_from(cast("IO[bytes]", file), max_events)
-            return _read_from(raw, max_events)
+                    return read_from(cast("IO[bytes]", file), max_events)
+            return read_from(raw, max_events)
     except (FormatError, Invalid) as error:
         raise FormatError(f"{os.fspath(path)}: {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -103,10 +103,16 @@ def is_trace(path: str | os.PathLike[str]) -> bool:
                     start = file.read(_SNIFF_BYTES)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise FormatError(f"{os.fspath(path)}: the compressed data is damaged: {error}") from None
+    return is_trace_content(start)
+
+
+def is_trace_content(start: bytes) -> bool:
+    """Whether uncompressed content begins like a trace."""
     return re.match(rb"\s*\{[^\n]*\"format\"\s*:\s*\"vmm-trace ", start) is not None
 
 
-def _read_from(file: IO[bytes], max_events: int) -> Trace:
+def read_from(file: IO[bytes], max_events: int = MAX_EVENTS) -> Trace:
+    """Reads and checks the uncompressed content of a trace file. Raises FormatError, `Invalid`."""
     header = _read_header(file.readline(MAX_HEADER_BYTES))
     names: list[str] = header["columns"]
     count: int = header["count"]

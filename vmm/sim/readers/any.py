@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -41,13 +42,14 @@ def read_any(path: str | os.PathLike[str], *, device: int | None = None) -> Trac
     `device` chooses where the file has several. Raises FormatError naming the file and what is
     wrong with it, and OSError.
     """
-    if _is_own(path):
-        return trace_file.read(path)
     try:
+        if _is_own(path):
+            _refuse_choice(device)
+            return trace_file.read(path)
         read = _read(content.load(path), Path(path).name, device)
         return read if isinstance(read, Trace) else read.to_trace()
     except (FormatError, Invalid) as error:
-        raise FormatError(f"{os.fspath(path)}: {error}") from None
+        raise _named(path, error) from None
 
 
 def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) -> Snapshot:
@@ -59,7 +61,7 @@ def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) ->
                 return read
         raise FormatError("this is a trace of requests, not a torch snapshot with segments")
     except (FormatError, Invalid) as error:
-        raise FormatError(f"{os.fspath(path)}: {error}") from None
+        raise _named(path, error) from None
 
 
 def _is_own(path: str | os.PathLike[str]) -> bool:
@@ -73,15 +75,30 @@ def _is_own(path: str | os.PathLike[str]) -> bool:
 def _read(data: bytes, name: str, device: int | None) -> Trace | Snapshot:
     if data.startswith(b"\x80"):
         return from_torch(safe_pickle.loads(data), device=device, source=f"torch snapshot {name}")
+    if trace_file.is_trace_content(data[: 1 << 16]):
+        _refuse_choice(device)
+        return trace_file.read_from(io.BytesIO(data))
     if data[:4096].lstrip().startswith((b"{", b"[")):
         return _read_json(_parsed(data), name, device)
     if rmm.matches(data):
+        _refuse_choice(device)
         return rmm.read(data)
     if paddle_vlog.matches(data):
         return paddle_vlog.read(data, device)
     if stalloc.matches(data):
+        _refuse_choice(device)
         return stalloc.read(data)
     raise FormatError(f"this is none of the formats that are read: {', '.join(FORMATS)}")
+
+
+def _named(path: str | os.PathLike[str], error: Exception) -> FormatError:
+    text, name = str(error), os.fspath(path)
+    return FormatError(text if text.startswith(f"{name}: ") else f"{name}: {text}")
+
+
+def _refuse_choice(device: int | None) -> None:
+    if device is not None:
+        raise FormatError(f"device {device} was chosen, but this format names no devices")
 
 
 def _parsed(data: bytes) -> Any:
@@ -95,7 +112,7 @@ def _read_json(data: Any, name: str, device: int | None) -> Trace | Snapshot:
     if chrome_trace.matches(data):
         return chrome_trace.read(data, device)
     if isinstance(data, dict) and "segments_at_end" in data:
-        return torch_lite.from_lite(data, source=f"torch snapshot {name}")
+        return torch_lite.from_lite(data, device=device, source=f"torch snapshot {name}")
     if isinstance(data, list) or "segments" in data:
         return from_torch(data, device=device, source=f"torch snapshot {name}")
     raise FormatError(

@@ -23,8 +23,8 @@ from vmm.sim.snapshot import Snapshot
 FORMAT = "torch-snapshot-lite 1"
 
 
-def from_lite(data: Any, *, source: str = FORMAT) -> Snapshot:
-    """The snapshot in the parsed JSON. Raises FormatError naming what is wrong."""
+def from_lite(data: Any, *, device: int | None = None, source: str = FORMAT) -> Snapshot:
+    """The snapshot in the parsed JSON, of device 0. Raises FormatError naming what is wrong."""
     data = table(data, "the snapshot")
     if data.get("format", FORMAT) != FORMAT:
         raise FormatError(f"the format is {str(data['format'])[:60]!r}, not {FORMAT!r}")
@@ -38,7 +38,7 @@ def from_lite(data: Any, *, source: str = FORMAT) -> Snapshot:
     ]
     settings = data.get("allocator_settings", data.get("settings"))
     whole = {"segments": segments, "device_traces": [events], "allocator_settings": settings}
-    return from_torch(whole, device=0 if segments or events else None, source=source)
+    return from_torch(whole, device=device, source=source)
 
 
 def _segment(segment: dict[Any, Any]) -> dict[str, Any]:
