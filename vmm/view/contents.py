@@ -65,6 +65,7 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "first_event": recording.first_event,
         "start_events": recording.start_events,
         "file_events": recording.file_events,
+        "timed": recording.timed,
         "has_addresses": recording.has_addresses,
         "has_ranges": recording.has_ranges,
         "has_pages": recording.has_pages,

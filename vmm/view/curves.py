@@ -28,9 +28,18 @@ def held(recording: Recording) -> Column:
     return recording.held_before + np.cumsum(change[:count])
 
 
-def peak_event(curve: Column) -> int:
-    """The first event at which the curve is highest; -1 without events."""
-    return int(np.argmax(curve)) if len(curve) else -1
+def peak_event(recording: Recording, curve: Column) -> int:
+    """The first event at which the curve is highest; -1 without events.
+
+    Of the events that stand for the start only the last one counts: then all of it is there.
+    """
+    first = max(0, recording.start_events - 1)
+    return first + int(np.argmax(curve[first:])) if len(curve) else -1
+
+
+def peak(recording: Recording, curve: Column) -> int:
+    """The highest value of the curve, 0 without events."""
+    return int(curve[peak_event(recording, curve)]) if len(curve) else 0
 
 
 def live_blocks(recording: Recording, event: int) -> Column:

@@ -5,15 +5,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vmm.sim.snapshot import Snapshot
+from vmm.sim.snapshot import OTHER, Snapshot
 from vmm.sim.trace import Trace
 from vmm.view.pairing import pair_blocks, pair_maps
 from vmm.view.recording import OTHER_COLUMNS, Recording, empty
 from vmm.view.segments import with_segments
+
+_EVENT_COLUMNS = ("action", "addr", "size", "stream", "pool", "stack", "tag")
 
 
 def from_trace(trace: Trace, name: str) -> Recording:
@@ -23,12 +26,25 @@ def from_trace(trace: Trace, name: str) -> Recording:
 
 def from_snapshot(snapshot: Snapshot, name: str) -> Recording:
     """The recording in a torch snapshot. Its segments become mapped ranges without page numbers."""
-    # Times that are event numbers tell where the events of segments belong between the others.
-    numbered = replace(snapshot, t_ns=np.arange(len(snapshot), dtype=np.int64))
-    trace, joins = with_segments(numbered.to_trace(completions=True), snapshot)
+    # Times that are event numbers tell where the events of segments belong between the others, and
+    # with an event of no meaning in front, what is from before the first event.
+    numbered = _with_start(snapshot)
+    trace, joins = with_segments(numbered.to_trace(completions=True), numbered)
+    start = int(np.count_nonzero(trace.t_ns == 0))
     if snapshot.timed and len(snapshot):
-        trace = replace(trace, t_ns=snapshot.t_ns[trace.t_ns] - snapshot.t_ns[0])
-    return _build(trace, name, "snapshot", joins)
+        trace = replace(trace, t_ns=snapshot.t_ns[np.maximum(trace.t_ns - 1, 0)])
+    trace.header["initial_rows"] = start
+    return replace(_build(trace, name, "snapshot", joins), timed=snapshot.timed)
+
+
+def _with_start(snapshot: Snapshot) -> Snapshot:
+    front = {name: np.zeros(1, dtype=np.int64) for name in _EVENT_COLUMNS}
+    front["action"][0] = OTHER
+    columns: dict[str, Any] = {
+        name: np.concatenate([zero, getattr(snapshot, name)]).astype(getattr(snapshot, name).dtype)
+        for name, zero in front.items()
+    }
+    return replace(snapshot, **columns, t_ns=np.arange(len(snapshot) + 1, dtype=np.int64))
 
 
 def _build(trace: Trace, name: str, kind: str, joins: NDArray[np.bool_] | None) -> Recording:

@@ -69,6 +69,7 @@ class Recording:
     first_event: int = 0
     start_events: int = 0
     file_events: int = 0
+    timed: bool = True  # whether ``t_ns`` are times
     notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ def print_recording(recording: Recording, file: IO[str] | None = None) -> None:
         console.print(Text("The file holds no events."))
         return
     live = curves.live(recording)
-    peak = curves.peak_event(live)
+    peak = curves.peak_event(recording, live)
     console.print(_facts(recording))
     console.print(_spark(recording))
     for by in ("tag", "stack"):
@@ -45,7 +45,7 @@ def print_diff(first: Recording, second: Recording, file: IO[str] | None = None)
     pair = (first, second)
     for letter, each in zip("AB", pair, strict=True):
         console.print(_header(each, f"{letter}: "))
-    most = max((int(curves.live(each).max(initial=0)) for each in pair), default=0)
+    most = max(curves.peak(each, curves.live(each)) for each in pair)
     for each in pair:
         console.print(_spark(each, most))
     table = _diff_table("", "A", "B", "B - A")
@@ -67,7 +67,7 @@ def _header(recording: Recording, before: str = "") -> Text:
 
 def _facts(recording: Recording) -> RenderableType:
     live, held = curves.live(recording), curves.held(recording)
-    peak = curves.peak_event(live)
+    peak = curves.peak_event(recording, live)
     grid = Table.grid(padding=(0, 2))
 
     def row(name: str, value: str) -> None:
@@ -75,16 +75,18 @@ def _facts(recording: Recording) -> RenderableType:
 
     number = peak - recording.start_events + recording.first_event
     where = f"event {number:,}" if peak >= recording.start_events else "the start"
-    row("peak live", f"{both_bytes(int(live[peak]))} at {where}, {_time(recording, peak)}")
+    where += f", {duration(int(recording.t_ns[peak]))}" if recording.timed else ""
+    row("peak live", f"{both_bytes(int(live[peak]))} at {where}")
     asked = int(curves.live(recording, "requested")[peak])
     row("requested then", both_bytes(asked))
     if recording.has_ranges:
-        most = int(held.max())
+        most = curves.peak(recording, held)
         row("peak held", both_bytes(most))
         row("fragmentation", f"{100 * (1 - live[peak] / most) if most else 0:.2f} %")
     row("live at the end", both_bytes(int(live[-1])))
     ops = {letter: int(np.count_nonzero(recording.op == ord(letter))) for letter in "afowys"}
-    row("events", f"{len(recording):,} ({ops['a']:,} allocs, {ops['f']:,} frees)")
+    row("events", f"{len(recording) - recording.start_events:,}")
+    row("blocks", f"{ops['a']:,}, {ops['f']:,} freed")
     if recording.has_pages:
         steals = np.isin(recording.maps["cause"], (MOVE, ALIAS)) & (recording.maps["birth"] >= 0)
         row("stolen pages", f"{int(steals.sum()):,}")
@@ -97,14 +99,10 @@ def _facts(recording: Recording) -> RenderableType:
     return grid
 
 
-def _time(recording: Recording, event: int) -> str:
-    return duration(int(recording.t_ns[event]))
-
-
 def _spark(recording: Recording, most: int | None = None) -> RenderableType:
     live = curves.live(recording)
-    top = int(live.max(initial=0)) if most is None else most
-    line = sparkline(live, top, SPARK)
+    top = curves.peak(recording, live) if most is None else most
+    line = sparkline(live[max(0, recording.start_events - 1) :], top, SPARK)
     return Text.assemble(("live  ", "dim"), (line, "blue"), (f"  to {short_bytes(top)}", "dim"))
 
 
@@ -143,17 +141,17 @@ def _runs_table(runs: Column) -> RenderableType:
 
 def _compared(pair: Sequence[Recording]) -> list[tuple[str, list[int]]]:
     rows = [
-        ("peak live", [int(curves.live(each).max(initial=0)) for each in pair]),
+        ("peak live", [curves.peak(each, curves.live(each)) for each in pair]),
         ("live at the end", [int(curves.live(each)[-1]) if len(each) else 0 for each in pair]),
     ]
     if all(each.has_ranges for each in pair):
-        rows.insert(1, ("peak held", [int(curves.held(each).max(initial=0)) for each in pair]))
+        rows.insert(1, ("peak held", [curves.peak(each, curves.held(each)) for each in pair]))
     return rows
 
 
 def _growth(pair: Sequence[Recording], by: str) -> RenderableType:
     found = [
-        {s.name: s.bytes for s in shares(each, curves.peak_event(curves.live(each)), by)}
+        {s.name: s.bytes for s in shares(each, curves.peak_event(each, curves.live(each)), by)}
         for each in pair
     ]
     names = found[0].keys() | found[1].keys()

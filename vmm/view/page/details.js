@@ -4,7 +4,7 @@
 
 import { emptyState, factRows, h } from "./dom.js";
 import { bothBytes, count, duration, frameText, hex } from "./format.js";
-import { eventLabel, framesOf, streamName, tagName, timeOf } from "./recording.js";
+import { eventLabel, framesOf, streamName, tagName, timeOf, timeText } from "./recording.js";
 import { setCursor } from "./store.js";
 
 const MOST_HISTORY = 200;
@@ -15,7 +15,7 @@ export const eventButton = (store, event) =>
     : h(
         "button",
         { type: "button", class: "link", onclick: () => setCursor(store, event) },
-        `${eventLabel(store.recording, event)} · ${duration(timeOf(store.recording, event))}`,
+        `${eventLabel(store.recording, event)}${timeText(store.recording, event)}`,
       );
 
 export function stackList(recording, stack) {
@@ -50,10 +50,10 @@ export function blockDetails(store, row) {
   );
 }
 
-function lifetime(recording, row) {
+export function lifetime(recording, row) {
   const { birth, death } = recording.blocks;
   const span = timeOf(recording, death[row]) - timeOf(recording, birth[row]);
-  return `${death[row] >= recording.n ? "at least " : ""}${duration(span)}, ${count(death[row] - birth[row])} events`;
+  return `${death[row] >= recording.n ? "at least " : ""}${recording.facts.timed ? `${duration(span)}, ` : ""}${count(death[row] - birth[row])} events`;
 }
 
 export function pageDetails(store, scene, number) {

@@ -81,7 +81,7 @@ function describeFile(store) {
       ? selectBox("File", files, String(store.current), (value) => choose(store, Number(value)))
       : h("span", { class: "file-name" }, facts.name),
     h("span", { class: "file-kind" }, kinds[facts.kind]),
-    facts.source ? h("span", { class: "file-kind" }, facts.source) : null,
+    facts.source && !facts.source.includes(facts.name) ? h("span", { class: "file-kind" }, facts.source) : null,
   );
   const missing = [];
   if (!facts.has_addresses) missing.push("The file has no addresses, so there is no map and no free runs.");

@@ -86,7 +86,8 @@ function readout(store) {
   fill(
     byId("readout"),
     item("cursor-event", "event", `${eventLabel(recording, cursor)} (${letter})`, cursor),
-    item("cursor-time", "at", duration(timeOf(recording, cursor)), timeOf(recording, cursor)),
+    recording.facts.timed &&
+      item("cursor-time", "at", duration(timeOf(recording, cursor)), timeOf(recording, cursor)),
     item("cursor-live", "live", bothBytes(recording.live[cursor]), recording.live[cursor]),
     recording.held &&
       item("cursor-held", "held", bothBytes(recording.held[cursor]), recording.held[cursor]),

@@ -2,6 +2,7 @@
 // Copyright the paddle-on-torch authors
 // A recording: its events, its tables, and what follows from them for every event.
 
+import { duration } from "./format.js";
 import { buildMips, argMax } from "./mips.js";
 
 export const OPS = {
@@ -41,8 +42,10 @@ export function makeRecording({ facts, columns }) {
   recording.held = facts.has_ranges ? heldCurve(recording) : null;
   recording.liveMips = buildMips(recording.live);
   recording.heldMips = recording.held && buildMips(recording.held);
-  recording.peak = n ? argMax(recording.liveMips, 0, n) : -1;
-  recording.heldPeak = recording.held && n ? argMax(recording.heldMips, 0, n) : -1;
+  // Of the events that stand for the start only the last one counts: then all of it is there.
+  recording.first = Math.max(0, facts.start_events - 1);
+  recording.peak = n ? argMax(recording.liveMips, recording.first, n) : -1;
+  recording.heldPeak = recording.held && n ? argMax(recording.heldMips, recording.first, n) : -1;
   recording.counts = countOps(op);
   return recording;
 }
@@ -142,8 +145,11 @@ export function eventLabel(recording, event) {
     : eventNumber(recording, event).toLocaleString("en-US");
 }
 
-export const timeOf = (recording, event) =>
-  recording.n ? recording.t[Math.max(0, Math.min(event, recording.n - 1))] : 0;
+export const timeOf = ({ t, n }, event) => (n ? t[Math.max(0, Math.min(event, n - 1))] : 0);
+
+// " · 1.2 ms" where the file has times.
+export const timeText = (recording, event, before = " · ") =>
+  recording.facts.timed ? before + duration(timeOf(recording, event)) : "";
 
 export function tagName({ facts }, tag) {
   return facts.tags[tag] || (tag ? `tag ${tag}` : "(no tag)");

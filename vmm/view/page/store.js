@@ -39,6 +39,7 @@ export function choose(store, index) {
   const { recording } = store;
   const useful = usefulGroupings(recording);
   if (!useful.includes(store.by)) store.by = useful[0];
+  if (!recording.facts.timed) store.axis = "event";
   store.cursor = Math.max(0, recording.peak);
   store.selectedBlock = store.selectedPage = store.selectedEvent = -1;
   showAll(store);
@@ -58,13 +59,14 @@ export function changed(store) {
 }
 
 export function setCursor(store, event) {
-  store.cursor = Math.max(0, Math.min(store.recording.n - 1, Math.round(event)));
+  store.cursor = Math.max(store.recording.first, Math.min(store.recording.n - 1, Math.round(event)));
   changed(store);
 }
 
 export function axisBounds(store) {
   const { n, t } = store.recording;
-  if (store.axis === "event" || !n) return [0, Math.max(1, n)];
+  const { first } = store.recording;
+  if (store.axis === "event" || !n) return [first, Math.max(first + 1, n)];
   return [t[0], Math.max(t[n - 1], t[0] + 1)];
 }
 

@@ -30,12 +30,13 @@ export function tiles(store) {
           tile("peak-frag", "Fragmentation", percent(frag), frag, ["1 − live / held, peaks"]),
         );
       }
+      const events = recording.n - recording.facts.start_events;
       shown.push(
-        tile("allocs", "Allocations", count(counts.a), counts.a, [
-          `${count(counts.f)} frees`,
+        tile("blocks", "Blocks", count(counts.a), counts.a, [
+          `${count(counts.f)} freed`,
           `${count(counts.a - counts.f)} live at the end`,
         ]),
-        tile("events", "Events", count(recording.n), recording.n, rangeText(recording)),
+        tile("events", "Events", count(events), events, rangeText(recording)),
       );
       if (recording.facts.has_pages) {
         shown.push(
@@ -57,10 +58,7 @@ function rangeText({ facts, n }) {
   const first = facts.first_event;
   const inRange = n - facts.start_events;
   if (!first && inRange >= facts.file_events) return ["the whole file"];
-  return [
-    `${count(first)} to ${count(first + inRange - 1)} of ${count(facts.file_events)}`,
-    `${count(facts.start_events)} stand for what was there`,
-  ];
+  return [`${count(first)} to ${count(first + inRange - 1)}`, `of ${count(facts.file_events)}`];
 }
 
 function tile(id, name, value, exact, below) {

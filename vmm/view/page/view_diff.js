@@ -7,11 +7,11 @@ import { onResize, prepare, stepLine, verticalLine } from "./canvas.js";
 import { color } from "./colors.js";
 import { plotOf } from "./columns.js";
 import { fill, h, selectBox } from "./dom.js";
-import { count, duration, shortDuration, exactBytes, percent, shortBytes, signedBytes } from "./format.js";
+import { count, exactBytes, percent, shortBytes, shortDuration, signedBytes } from "./format.js";
 import { GROUPINGS, bytesByKey, usefulGroupings } from "./groups.js";
 import { legend } from "./legend.js";
 import { argMax } from "./mips.js";
-import { eventLabel, timeOf } from "./recording.js";
+import { eventLabel, timeText } from "./recording.js";
 import { changed } from "./store.js";
 import { hideTip, showTip } from "./tooltip.js";
 
@@ -124,7 +124,7 @@ export function diffView(store) {
           {},
           h("th", { scope: "row" }, "peak at"),
           ...[a, b].map((each) =>
-            h("td", {}, `event ${eventLabel(each, each.peak)}, ${duration(timeOf(each, each.peak))}`),
+            h("td", {}, `event ${eventLabel(each, each.peak)}${timeText(each, each.peak, ", ")}`),
           ),
           h("td", {}, ""),
           h("td", {}, ""),
@@ -165,7 +165,8 @@ export function diffView(store) {
           by = value;
           changed(store);
         }),
-        selectBox("Across", [["event", "events"], ["time", "time"]], axis, (value) => {
+        store.recordings.every((each) => each.facts.timed) &&
+          selectBox("Across", [["event", "events"], ["time", "time"]], axis, (value) => {
           axis = value;
           changed(store);
         }),
@@ -195,7 +196,8 @@ const headRow = (...names) =>
   h("thead", {}, h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name))));
 
 function numbersRow(name, first, second, attributes) {
-  const change = first ? percent((second - first) / first) : second ? "new" : "";
+  const ratio = first ? (second - first) / first : 0;
+  const change = first ? (ratio > 0 ? "+" : "") + percent(ratio) : second ? "new" : "";
   return h(
     "tr",
     { ...attributes, "data-a": first, "data-b": second, "data-change": second - first },

@@ -5,7 +5,7 @@
 import { blockDetails } from "./details.js";
 import { emptyState, factRows, fill, h, selectBox } from "./dom.js";
 import { bothBytes, count, duration, exactBytes, hex, parseAddress } from "./format.js";
-import { A, F, MAP, OPS, UNMAP, eventLabel, eventNumber, streamName, tagName } from "./recording.js";
+import { A, F, MAP, OPS, UNMAP, eventLabel, eventNumber, streamName, tagName, timeText } from "./recording.js";
 import { changed, eventAt, setCursor } from "./store.js";
 
 const ROW_HEIGHT = 24;
@@ -224,7 +224,7 @@ function cellsOf(recording, e, letter) {
   const stream = known && table.stream ? streamName(recording, table.stream[row]) : "";
   return [
     eventLabel(recording, e),
-    duration(recording.t[e]),
+    timeText(recording, e, ""),
     OPS[letter],
     place,
     bytes,

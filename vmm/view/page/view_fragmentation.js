@@ -7,10 +7,10 @@ import { onResize, prepare, stepLine, verticalLine } from "./canvas.js";
 import { color } from "./colors.js";
 import { columnEvents, highest, plotOf, xPixel } from "./columns.js";
 import { fill, h } from "./dom.js";
-import { count, duration, exactBytes, percent } from "./format.js";
+import { count, exactBytes, percent } from "./format.js";
 import { interact } from "./interact.js";
 import { legend } from "./legend.js";
-import { eventLabel, eventNumber, timeOf } from "./recording.js";
+import { eventLabel, eventNumber, timeText } from "./recording.js";
 import { sampleAt, sampleRange } from "./samples.js";
 import { eventAt, xOf } from "./store.js";
 import { hideTip, showTip } from "./tooltip.js";
@@ -122,7 +122,7 @@ export function fragmentationView(store) {
       rows.push(["free but scattered", percent(sample.ext)]);
       rows.push(["partly used pages", percent(sample.pin)]);
     }
-    showTip(event, `event ${eventLabel(recording, at)} · ${duration(timeOf(recording, at))}`, rows);
+    showTip(event, `event ${eventLabel(recording, at)}${timeText(recording, at)}`, rows);
   }
 
   for (const canvas of [bytes, ratios]) {

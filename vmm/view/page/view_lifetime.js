@@ -6,12 +6,12 @@ import { BOTTOM, LEFT, RIGHT, TOP, drawXAxis } from "./axes.js";
 import { onResize, prepare, verticalLine } from "./canvas.js";
 import { color, groupColor } from "./colors.js";
 import { plotOf, xPixel } from "./columns.js";
-import { blockDetails } from "./details.js";
+import { blockDetails, lifetime } from "./details.js";
 import { fill, h } from "./dom.js";
-import { count, duration, exactBytes, shortBytes } from "./format.js";
+import { count, exactBytes, shortBytes } from "./format.js";
 import { interact } from "./interact.js";
 import { groupItems, legend } from "./legend.js";
-import { eventLabel, eventNumber, tagName, timeOf } from "./recording.js";
+import { eventLabel, eventNumber, tagName } from "./recording.js";
 import { changed, eventAt, xOf } from "./store.js";
 import { hideTip, showTip } from "./tooltip.js";
 
@@ -120,7 +120,7 @@ export function lifetimeView(store) {
     showTip(event, exactBytes(blocks.size[row]), [
       [tagName(recording, blocks.tag[row]), "", groupColor(groups.colors[groups.of[row]])],
       [`born at ${eventLabel(recording, blocks.birth[row])}`, ends],
-      ["lived", duration(timeOf(recording, blocks.death[row]) - timeOf(recording, blocks.birth[row]))],
+      ["lived", lifetime(recording, row)],
     ]);
   }
 

@@ -217,7 +217,7 @@ export function mapView(store) {
       h("b", { id: "map-bytes", "data-value": bytes, title: exactBytes(bytes) }, shortBytes(bytes)),
       pending ? ` (${count(pending)} freed but still in use by a stream)` : "",
       recording.facts.has_ranges ? `; ${shortBytes(mapped)} mapped in ` : "; in ",
-      `${count(scene.regions.length)} ${scene.regions.length === 1 ? "stretch" : "stretches"} of addresses`,
+      `${count(scene.regions.length)} ${placeWord(recording, scene.regions.length)}`,
     );
     pageTitle.hidden = pageFacts.hidden = pageCanvas.hidden = !scene.pages;
     if (scene.pages) {
@@ -262,6 +262,11 @@ export function mapView(store) {
       drawPages();
     },
   };
+}
+
+function placeWord({ facts }, places) {
+  const [one, several] = facts.kind === "snapshot" ? ["segment", "segments"] : ["stretch of addresses", "stretches of addresses"];
+  return places === 1 ? one : several;
 }
 
 function hatching(context) {

@@ -7,12 +7,12 @@ import { onResize, prepare, stepLine, verticalLine } from "./canvas.js";
 import { color, groupColor } from "./colors.js";
 import { columnEvents, highest, plotOf, xPixel } from "./columns.js";
 import { fill, h, selectBox } from "./dom.js";
-import { count, duration, exactBytes } from "./format.js";
+import { count, exactBytes } from "./format.js";
 import { GROUPINGS, groupsAt, usefulGroupings } from "./groups.js";
 import { interact } from "./interact.js";
 import { groupItems, legend } from "./legend.js";
 import { LANE_HEIGHT, drawMarkers, markersOf } from "./markers.js";
-import { eventLabel, eventNumber, timeOf } from "./recording.js";
+import { eventLabel, eventNumber, timeText } from "./recording.js";
 import { changed, eventAt, setAxis, showAll, xOf } from "./store.js";
 import { hideTip, showTip } from "./tooltip.js";
 
@@ -89,7 +89,7 @@ export function timelineView(store) {
     for (const g of order.slice(0, 9)) {
       rows.push([groups.labels[g], exactBytes(now[g]), groupColor(groups.colors[g])]);
     }
-    showTip(event, `event ${eventLabel(recording, at)} · ${duration(timeOf(recording, at))}`, rows);
+    showTip(event, `event ${eventLabel(recording, at)}${timeText(recording, at)}`, rows);
   }
 
   interact(canvas, store, () => plot, { hover, leave: hideTip });
@@ -113,15 +113,16 @@ export function timelineView(store) {
             changed(store);
           },
         ),
-        selectBox(
-          "Across",
-          [
-            ["event", "events"],
-            ["time", "time"],
-          ],
-          store.axis,
-          (axis) => setAxis(store, axis),
-        ),
+        recording.facts.timed &&
+          selectBox(
+            "Across",
+            [
+              ["event", "events"],
+              ["time", "time"],
+            ],
+            store.axis,
+            (axis) => setAxis(store, axis),
+          ),
         h("button", { type: "button", onclick: () => showAll(store) }, "Show all"),
         h(
           "span",
