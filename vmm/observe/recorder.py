@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # A state that no event contradicts is looked for this often before it is taken as it is.
 _TRIES = 20
-_READ_AT_ONCE = 1 << 14
+_READ_FIRST, _READ_NEXT = 1 << 9, 1 << 16
 # An allocator has one ring.
 _ACTIVE: dict[int, Recorder] = {}
 _ACTIVE_LOCK = threading.Lock()
@@ -214,11 +214,13 @@ class Recorder:
 def _read_events(allocator: Allocator) -> tuple[Events, int]:
     """All events that wait in the ring, oldest first, and how many were overwritten so far."""
     parts: list[Events] = []
+    room = _READ_FIRST  # most of the time there are few, and room for many costs more than they do
     while True:
-        part, lost = allocator.record_read(_READ_AT_ONCE)
+        part, lost = allocator.record_read(room)
         parts.append(part)
-        if len(part) < _READ_AT_ONCE:
+        if len(part) < room:
             return np.concatenate(parts), lost
+        room = _READ_NEXT
 
 
 def _check_stacks(kind: str) -> str:

@@ -17,7 +17,7 @@ from vmm.observe import notes, recorder, region_counts
 from vmm.observe.events import Events
 from vmm.observe.region_counts import Counts, Survivor
 from vmm.observe.stacks import STACKS
-from vmm.observe.state import State, read_state
+from vmm.observe.state import State
 from vmm.observe.target import device_index, resolve
 from vmm.observe.text import bytes_text, new_table, table_text
 
@@ -138,6 +138,11 @@ class Region(ContextDecorator):
         return made
 
 
+def _light_state(allocator: Allocator, device: int) -> State:
+    blocks = allocator.blocks(device=device)
+    return State(device, blocks, stats=allocator.stats(device=device))
+
+
 class _Open:
     """What a region keeps while it is open."""
 
@@ -152,7 +157,7 @@ class _Open:
         self.lost = self.live = 0
         core = native.library()
         if self.recorder is None:
-            self.before = read_state(allocator, self.device)
+            self.before = _light_state(allocator, self.device)
         else:
             self._begin(self.recorder)
         self.old_tag: int = core.vmm_set_thread_tag(core.vmm_intern_tag(region.path.encode()))
@@ -176,7 +181,7 @@ class _Open:
     def close(self) -> tuple[Counts, list[Survivor]]:
         native.library().vmm_set_thread_tag(self.old_tag)
         if self.before is not None:
-            after = read_state(self.allocator, self.device)
+            after = _light_state(self.allocator, self.device)
             found = region_counts.survivors_of_states(self.before, after, STACKS.table)
             return region_counts.from_states(self.before, after), found
         running = self.recorder

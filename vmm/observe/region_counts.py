@@ -139,7 +139,7 @@ def from_states(before: State, after: State) -> Counts:
 def survivors_of_states(
     before: State, after: State, stacks: Sequence[tuple[Frame, ...]]
 ) -> list[Survivor]:
-    """Blocks that are live now and were not, in address order. A block that was freed and made
+    """Blocks that are live now and were not. A block that was freed and made
     again with the same address, size, tag and stack looks as if it had stayed."""
     old = {row.address: row for row in before.blocks if row.state == ACTIVE}
     found = []

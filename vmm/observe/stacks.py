@@ -49,8 +49,10 @@ class Stacks:
             return 0
         first = frame
         place: list[int | bool] = [self.skip_torch]
+        add = place.append
         while frame is not None:
-            place += (id(frame.f_code), frame.f_lasti)
+            add(id(frame.f_code))
+            add(frame.f_lasti)
             frame = frame.f_back
         key = tuple(place)
         known = self._by_place.get(key)
