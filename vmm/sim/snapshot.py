@@ -229,10 +229,20 @@ def check_segments(segments: list[dict[str, Any]]) -> None:
             )
 
 
-def _plain(value: Any) -> Any:
-    """The same with text keys, as JSON has them."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that are texts and numbers, and tables of these, as JSON has them."""
+    simple = str | int | float | None
+    tables = {
+        str(name): {
+            str(key): item
+            for key, item in value.items()
+            if isinstance(key, str | int) and isinstance(item, simple)
+        }
+        for name, value in settings.items()
+        if isinstance(name, str) and isinstance(value, dict)
+    }
+    return tables | {
+        name: value
+        for name, value in settings.items()
+        if isinstance(name, str) and isinstance(value, simple)
+    }

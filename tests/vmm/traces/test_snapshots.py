@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vmm.errors import FormatError
-from vmm.sim.readers import read_any, read_snapshot
+from vmm.sim.readers import read_any, read_snapshot, torch_snapshot
 from vmm.sim.readers.torch_lite import from_lite
 from vmm.sim.readers.torch_snapshot import from_torch
 from vmm.sim.snapshot import ACTIONS
@@ -272,7 +272,11 @@ WRONG = [
         "gone",
         "the state of a block of the segment at 0x400000 is 'gone'",
     ),
-    ("segments.0.blocks.0.state", [], "the state of a block of the segment at 0x400000 is \\[\\]"),
+    (
+        "segments.0.blocks.0.state",
+        [],
+        "the state of a block of the segment at 0x400000 is a list of 0",
+    ),
     ("segments.0.blocks.0.size", 0, "do not tile it: a block of 0 bytes is at 0x400000"),
     ("segments.0.blocks.1.address", 0x400400, "do not tile it: .* at 0x400400, not 0x400200"),
     ("segments.1.address", 0x400000, "do not tile|overlaps"),
@@ -293,6 +297,44 @@ def test_wrong_values_are_named(path: str, value: Any, text: str) -> None:
     data = sample()
     change(data, path, value)
     with pytest.raises(FormatError, match=text):
+        from_torch(data)
+
+
+def test_lists_that_hold_one_another_are_no_bomb() -> None:
+    bomb: Any = ["x" * 10]
+    for _ in range(60):
+        bomb = [bomb, bomb]
+    for path in (
+        "segments.0.segment_type",
+        "segments.0.blocks.0.state",
+        "segments.0.blocks",
+        "segments.0.segment_pool_id",
+        "device_traces.0.1.size",
+        "device_traces.0.1.frames",
+    ):
+        data = sample()
+        change(data, path, bomb)
+        with pytest.raises(FormatError):
+            from_torch(data)
+    data = sample()
+    data["allocator_settings"] = {"a": bomb, "b": {"c": bomb, "d": 1}, "e": 2}
+    change(
+        data, "device_traces.0.1.frames", [{"filename": bomb, "name": {"n": bomb}, "line": bomb}]
+    )
+    snapshot = from_torch(data)
+    assert snapshot.stacks[2] == [("", 0, "")]
+    assert snapshot.to_trace().header["settings"] == {"b": {"d": 1}, "e": 2}
+
+
+def test_a_list_of_blocks_that_is_named_too_often_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_snapshot, "MAX_BLOCKS", 1500)
+    data = sample()
+    blocks = [{"size": 1, "state": "inactive"}] * 1000
+    one = data["segments"][0] | {"total_size": 1000, "blocks": blocks}
+    data["segments"] = [one | {"address": at << 30} for at in range(2)]
+    with pytest.raises(FormatError, match="there are more than 1500 blocks"):
         from_torch(data)
 
 

@@ -123,7 +123,7 @@ class TorchSettings:
             try:
                 pairs = sorted((int(key), int(value)) for key, value in table.items())
             except (TypeError, ValueError):
-                raise Invalid(f"roundup_power2_divisions is no table of numbers: {table}") from None
+                raise Invalid("roundup_power2_divisions is no table of numbers") from None
             divisions = [0] * _INTERVALS
             for key, value in pairs:
                 if key < 1:

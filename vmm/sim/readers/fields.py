@@ -16,7 +16,7 @@ def whole(value: Any, what: str, default: int | None = None) -> int:
     if value is None and default is not None:
         return default
     if type(value) is not int or not 0 <= value < _LIMIT:
-        raise FormatError(f"{what} is {_short(value)}, not a number from 0 to 2**63 - 1")
+        raise FormatError(f"{what} is {short(value)}, not a number from 0 to 2**63 - 1")
     return value
 
 
@@ -25,21 +25,21 @@ def handle(value: Any, what: str) -> int:
     if value is None:
         return 0
     if type(value) is not int or not -_LIMIT <= value < 2 * _LIMIT:
-        raise FormatError(f"{what} is {_short(value)}, not a stream")
+        raise FormatError(f"{what} is {short(value)}, not a stream")
     return value % (2 * _LIMIT)
 
 
 def listed(value: Any, what: str) -> list[Any] | tuple[Any, ...]:
     """A list or tuple."""
     if not isinstance(value, list | tuple):
-        raise FormatError(f"{what} is {_short(value)}, not a list")
+        raise FormatError(f"{what} is {short(value)}, not a list")
     return value
 
 
 def table(value: Any, what: str) -> dict[Any, Any]:
     """A dict."""
     if not isinstance(value, dict):
-        raise FormatError(f"{what} is {_short(value)}, not a table")
+        raise FormatError(f"{what} is {short(value)}, not a table")
     return value
 
 
@@ -56,7 +56,8 @@ def chosen(have: set[int], device: int | None) -> int:
     return next(iter(have), 0)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value for an error message; containers are only counted, as they may hold themselves."""
     if isinstance(value, list | tuple | dict):
         return f"a {type(value).__name__} of {len(value)}"
     text = repr(value)

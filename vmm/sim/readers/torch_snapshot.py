@@ -7,10 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vmm.errors import FormatError
-from vmm.sim.readers.fields import chosen, handle, listed, table, whole
+from vmm.sim.readers.fields import chosen, handle, listed, short, table, whole
 from vmm.sim.snapshot import ACTIONS, OTHER, STATES, Snapshot, check_segments
+
+# A short file can name the same list of blocks, or the same event, very often.
+MAX_EVENTS = 50_000_000
+MAX_BLOCKS = 5_000_000
 
 # The distance of events in ns, where the file gives them no times.
 EVENT_NS = 10_000
@@ -53,16 +58,20 @@ class _Reader:
         self.streams: dict[int, int] = {0: 0}
         self.pools: dict[tuple[int, int], int] = {(0, 0): 0}
         self.tags: dict[str, int] = {"": 0}
-        self.others = 0
+        self.others = self.blocks = 0
 
     def segment(self, data: dict[Any, Any]) -> dict[str, Any]:
         address = whole(data.get("address"), "a segment's address")
         what = f"of the segment at {address:#x}"
         kind = data.get("segment_type")
         if kind not in ("small", "large"):
-            raise FormatError(f"segment_type {what} is {kind!r}, neither 'small' nor 'large'")
+            raise FormatError(f"segment_type {what} is {short(kind)}, neither 'small' nor 'large'")
         blocks, place = [], address
-        for block in listed(data.get("blocks"), f"blocks {what}"):
+        rows = listed(data.get("blocks"), f"blocks {what}")
+        self.blocks += len(rows)
+        if self.blocks > MAX_BLOCKS:
+            raise FormatError(f"there are more than {MAX_BLOCKS} blocks")
+        for block in rows:
             blocks.append(self.block(table(block, f"a block {what}"), place, what))
             place = blocks[-1]["address"] + blocks[-1]["size"]
         return {
@@ -78,7 +87,7 @@ class _Reader:
     def block(self, data: dict[Any, Any], place: int, what: str) -> dict[str, Any]:
         state = data.get("state")
         if not isinstance(state, str) or state not in STATES:
-            raise FormatError(f"the state of a block {what} is {state!r}")
+            raise FormatError(f"the state of a block {what} is {short(state)}")
         size = whole(data.get("size"), f"the size of a block {what}")
         # Before 2.0 a block had no address, and its stack lay in a history.
         history = data.get("history")
@@ -146,8 +155,11 @@ class _Reader:
     ) -> Snapshot:
         segments.sort(key=lambda segment: segment["address"])
         check_segments(segments)
-        rows = [self.event(number, event) for number, event in enumerate(events)]
-        table_of = np.array(rows, dtype=np.int64).reshape(-1, 8)
+        if len(events) > MAX_EVENTS:
+            raise FormatError(f"there are {len(events)} events; at most {MAX_EVENTS} are read")
+        rows = (self.event(number, event) for number, event in enumerate(events))
+        row = np.dtype((np.int64, 8))
+        table_of: NDArray[np.int64] = np.fromiter(rows, dtype=row, count=len(events))
         times, timed = table_of[:, 7], bool(table_of[:, 7].any())
         if timed:
             if times.max() >= 1 << 53:
@@ -155,7 +167,7 @@ class _Reader:
             # Events of several threads may be a little out of order.
             times = np.maximum.accumulate(times - times[0]) * 1000
         else:
-            times = np.arange(len(rows), dtype=np.int64) * EVENT_NS
+            times = np.arange(len(events), dtype=np.int64) * EVENT_NS
         narrow = {
             name: table_of[:, at].astype(np.int32)
             for at, name in ((3, "stream"), (4, "pool"), (5, "stack"), (6, "tag"))
@@ -179,12 +191,16 @@ class _Reader:
         )
 
 
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def _frame(frame: Any) -> tuple[str, int, str]:
     if not isinstance(frame, dict):
         raise FormatError(f"a frame is a {type(frame).__name__}, not a table")
     line = frame.get("line")
     return (
-        str(frame.get("filename", "")),
+        _text(frame.get("filename")),
         line if type(line) is int and 0 <= line < 1 << 31 else 0,
-        str(frame.get("name", "")),
+        _text(frame.get("name")),
     )
