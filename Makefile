@@ -60,7 +60,7 @@ gpu-check: $(READY)
 # setuptools packs whatever lies in its build folder, also files which have since been deleted.
 wheel: $(DEPENDENCIES)
 	rm -rf build/lib* build/bdist*
-	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	PORTABLE=1 $(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
 	rm -rf build dist demo_out *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -78,6 +78,6 @@ $(DEPENDENCIES): constraints.txt pyproject.toml
 	@touch $@
 
 $(NATIVE): $(DEPENDENCIES) setup.py $(CPP_SOURCES)
-	@echo "Compiling flashmask._C and vmm._core"
+	@echo "Compiling flashmask._C, vmm._core and vmm._torch_cpu"
 	@$(RUN) setup.py --quiet build_ext --inplace
 	@touch $@

@@ -20,6 +20,7 @@ PYTHON_FLOOR = (3, 10)
 
 BUILD_NATIVE = os.environ.get("BUILD_NATIVE", "1") != "0"
 DEBUG = os.environ.get("DEBUG", "0") != "0"
+PORTABLE = os.environ.get("PORTABLE", "0") != "0"
 MAX_JOBS = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -27,10 +28,11 @@ AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
 AVX512_BF16 = [*AVX512, "-mavx512bf16"]
 # Packed words are floats or pairs of bf16 and are read as either.
-# g++ 12 takes the undefined operands inside its own AVX-512 header, and sums of strings inside its own
-# library, for mistakes of ours.
+# g++ 12 takes the undefined operands inside its own AVX-512 header, and sums of strings inside its
+# own library, for mistakes of ours.
 QUIET = ["-Wno-uninitialized", "-Wno-restrict", "-Wno-maybe-uninitialized", "-Wno-unused-parameter"]
 DIALECT = ["-std=c++20", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra", *QUIET]
+LEVEL = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
 
 # Module -> source -> flags. An instruction-set level is a source of its own, so that its flags
 # never reach code which must run on every processor.
@@ -54,15 +56,25 @@ STABLE_EXTENSIONS = {
 # Shared libraries that see neither torch nor Python: module name -> folders of their sources.
 PLAIN_LIBRARIES = {"vmm._core": ["vmm/csrc/core", "vmm/csrc/drivers", "vmm/csrc/plugin"]}
 
+# Shared libraries that see all of torch's C++: module name -> sources. They fit one minor version
+# of torch, so a wheel for every version is built with PORTABLE=1 and does without them.
+TORCH_LIBRARIES = {"vmm._torch_cpu": ["vmm/csrc/torch/cpu_hook.cpp"]}
+
+
+def prefix_maps(*headers: str) -> list[str]:
+    """Flags that cut the folders of the build off __FILE__, which reaches users in error messages.
+
+    The last match counts, and torch may be installed below the root.
+    """
+    prefixes = [f"{path}/" for path in (ROOT, *headers)]
+    return [f"-f{kind}-prefix-map={prefix}=" for kind in ("file", "macro") for prefix in prefixes]
+
 
 def stable_extension(module: str, sources: dict[str, list[str]]) -> Extension:
     """An extension which sees only the stable ABI of torch and the limited API of Python."""
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
-    # __FILE__ reaches users in error messages: cut the folder of the build off it. The last match
-    # counts, and torch may be installed below the root.
-    prefixes = [f"{ROOT}/", *(f"{path}/" for path in reversed(include_paths()))]
     extension = Extension(
         module,
         sources=list(sources),
@@ -73,9 +85,7 @@ def stable_extension(module: str, sources: dict[str, list[str]]) -> Extension:
             ("TORCH_TARGET_VERSION", "0x{:02x}{:02x}000000000000".format(*TORCH_FLOOR)),
             ("Py_LIMITED_API", "0x{:02x}{:02x}0000".format(*PYTHON_FLOOR)),
         ],
-        extra_compile_args=DIALECT
-        + (["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"])
-        + [f"-f{kind}-prefix-map={prefix}=" for kind in ("file", "macro") for prefix in prefixes],
+        extra_compile_args=DIALECT + LEVEL + prefix_maps(*reversed(include_paths())),
         py_limited_api=True,
         language="c++",
     )
@@ -96,14 +106,32 @@ def plain_library(module: str, folders: list[str]) -> Extension:
         sources=sources,
         include_dirs=["vmm/csrc"],
         libraries=["dl", "pthread"],
-        extra_compile_args=DIALECT
-        + (["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"])
-        + [f"-f{kind}-prefix-map={ROOT}/=" for kind in ("file", "macro")],
+        extra_compile_args=DIALECT + LEVEL + prefix_maps(),
         py_limited_api=True,
         language="c++",
     )
     extension.source_flags = {source: [] for source in sources}
     extension.torch_version = "none"
+    return extension
+
+
+def torch_library(module: str, sources: list[str]) -> Extension:
+    """A library with a C interface that only the torch it was compiled for can open."""
+    import torch
+    from torch.utils.cpp_extension import include_paths, library_paths
+
+    extension = Extension(
+        module,
+        sources=list(sources),
+        include_dirs=["vmm/csrc", *include_paths()],
+        library_dirs=library_paths(),
+        libraries=["c10"],
+        extra_compile_args=DIALECT + LEVEL + prefix_maps(*reversed(include_paths())),
+        py_limited_api=True,  # it knows no Python at all
+        language="c++",
+    )
+    extension.source_flags = {source: [] for source in sources}
+    extension.torch_version = torch.__version__
     return extension
 
 
@@ -158,6 +186,7 @@ if BUILD_NATIVE:
         ext_modules=[
             *(stable_extension(*row) for row in STABLE_EXTENSIONS.items()),
             *(plain_library(*row) for row in PLAIN_LIBRARIES.items()),
+            *(torch_library(*row) for row in TORCH_LIBRARIES.items() if not PORTABLE),
         ],
         cmdclass={"build_ext": BuildExt},
         options={"bdist_wheel": {"py_limited_api": f"cp{PYTHON_FLOOR[0]}{PYTHON_FLOOR[1]}"}},
