@@ -113,4 +113,7 @@ struct DriverOptions {
 // Builds the chain: latency(failing(counting(checking(driver)))). Returns null and a sentence on error.
 std::unique_ptr<Driver> open_driver(const DriverOptions& options, std::string* error);
 
+// What the driver said when it last refused something in this thread; "" if it never did.
+const char* last_reason();
+
 }  // namespace vmm

@@ -129,7 +129,7 @@ void vmm_destroy(vmm_allocator* allocator) {
   delete allocator;
 }
 
-const char* vmm_last_error(void) { return vmm::last_error().c_str(); }
+const char* vmm_last_error(void) { return vmm::last_error(); }
 
 vmm_status vmm_allocate(vmm_allocator* allocator, const vmm_request* request, void** out) {
   if (request == nullptr || out == nullptr) return fail(VMM_INVALID, "request, out: null");

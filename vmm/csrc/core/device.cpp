@@ -257,6 +257,12 @@ vmm_status Device::sync_stream(Stream stream) {
   return timelines_.sync(timelines_.mark(index));
 }
 
+vmm_status Device::driver_failed(vmm_status status, const std::string& what) {
+  std::string reason = last_reason();
+  return fail(status,
+              std::string("driver ") + driver_->name() + ": " + what + (reason.empty() ? "" : "; it says: " + reason));
+}
+
 vmm_status Device::finish(vmm_status status) {
   if (config_->check < 2) return status;
   std::string before = last_error();

@@ -153,6 +153,7 @@ class Device {
   void record_page(vmm_action action, const Region* region, size_t slot, PageId page, vmm_map_cause cause,
                    StreamIndex stream);
   uint64_t now() const;
+  vmm_status driver_failed(vmm_status status, const std::string& what);
   vmm_status finish(vmm_status status);  // runs the checks that config.check asks for
   vmm_status check_locked();
 

@@ -233,10 +233,10 @@ vmm_status Device::run_moves(std::vector<Move>* moves, StreamIndex stream) {
     return VMM_OK;
   }
   publish_broken(broken);
-  return fail(status, std::string("driver ") + driver_->name() + ": moving pages failed and was undone" +
-                          (broken.slots.empty() ? ""
-                                                : ", all but " + std::to_string(broken.slots.size()) +
-                                                      " pages, which are never used again"));
+  return driver_failed(status, std::string("moving pages failed and was undone") +
+                                   (broken.slots.empty() ? ""
+                                                         : ", all but " + std::to_string(broken.slots.size()) +
+                                                               " pages, which are never used again"));
 }
 
 // Takes [low, high) out of the free blocks there and gives it one state. `hint` is a free block that holds

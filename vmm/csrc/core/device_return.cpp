@@ -35,7 +35,7 @@ vmm_status Device::compact(uint64_t target, bool release, bool sync, uint64_t* m
   std::unique_lock guard(lock_);
   if (sync) {
     if (vmm_status status = driver_->device_sync(id_); status != VMM_OK) {
-      return finish(fail(status, std::string("driver ") + driver_->name() + ": synchronizing the device failed"));
+      return finish(driver_failed(status, "synchronizing the device failed"));
     }
     ++timelines_.syncs;
     timelines_.all_done();
@@ -91,7 +91,7 @@ vmm_status Device::pool_sleep(uint32_t id, bool keep, uint64_t* released) {
     }
   }
   if (vmm_status status = driver_->device_sync(id_); status != VMM_OK) {
-    return fail(status, std::string("driver ") + driver_->name() + ": synchronizing the device failed");
+    return driver_failed(status, "synchronizing the device failed");
   }
   timelines_.all_done();
   reap();
@@ -113,7 +113,7 @@ vmm_status Device::pool_sleep(uint32_t id, bool keep, uint64_t* released) {
             return fail(VMM_OUT_OF_MEMORY, "keep: no host memory for the content of pool '" + pool.name + "'");
           }
           vmm_status status = driver_->copy_out(id_, page.content.data(), region->address_of(slot), page_size_);
-          if (status != VMM_OK) return fail(status, std::string("driver ") + driver_->name() + ": a copy failed");
+          if (status != VMM_OK) return driver_failed(status, "a copy failed");
         }
         one.pages.push_back(std::move(page));
         Move move;
@@ -135,9 +135,9 @@ vmm_status Device::pool_sleep(uint32_t id, bool keep, uint64_t* released) {
       region->slots[slot].stale = true;
       count_mapped(region->arena, -1);
     }
-    return finish(fail(status, std::string("driver ") + driver_->name() + ": unmapping pool '" + pool.name +
-                                   "' failed" +
-                                   (broken.slots.empty() ? " and was undone" : "; part of its content is lost")));
+    return finish(
+        driver_failed(status, "unmapping pool '" + pool.name + "' failed" +
+                                  (broken.slots.empty() ? " and was undone" : "; part of its content is lost")));
   }
   for (const Move& move : moves) {
     record_page(VMM_EVENT_UNMAP, move.from, move.from_slot, move.page, move.cause, 0);
@@ -234,7 +234,7 @@ vmm_status Device::pool_wake(uint32_t id) {
     vmm_status status = wake_arena(arena);
     if (status == VMM_OUT_OF_MEMORY) fail(status, oom_sentence(bytes, pool));
     if (status == VMM_DRIVER || status == VMM_INVALID) {
-      fail(status, std::string("driver ") + driver_->name() + ": waking pool '" + pool.name + "' failed");
+      driver_failed(status, "waking pool '" + pool.name + "' failed");
     }
     if (status != VMM_OK) return finish(status);
   }

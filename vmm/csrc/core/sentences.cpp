@@ -9,15 +9,17 @@
 
 namespace vmm {
 namespace {
-thread_local std::string sentence_of_thread;
-}
+// A plain buffer: threads may still fail while their other variables are being destroyed.
+thread_local char sentence_of_thread[4096];
+}  // namespace
 
-vmm_status fail(vmm_status status, std::string sentence) {
-  sentence_of_thread = std::move(sentence);
+vmm_status fail(vmm_status status, const std::string& sentence) {
+  size_t length = sentence.copy(sentence_of_thread, sizeof sentence_of_thread - 1);
+  sentence_of_thread[length] = '\0';
   return status;
 }
 
-const std::string& last_error() { return sentence_of_thread; }
+const char* last_error() { return sentence_of_thread; }
 
 std::string bytes_text(uint64_t bytes) {
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -12,9 +12,9 @@
 namespace vmm {
 
 // Keeps the sentence and hands the status through: `return fail(VMM_INVALID, "size: ...")`.
-vmm_status fail(vmm_status status, std::string sentence);
+vmm_status fail(vmm_status status, const std::string& sentence);
 
-const std::string& last_error();
+const char* last_error();
 
 // "1.5 GiB (1610612736 B)": for people, and exact.
 std::string bytes_text(uint64_t bytes);
