@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-# Copyright the paddle-on-torch authors
