@@ -18,6 +18,7 @@ OWN_SEGMENT_LIMIT = 10 * MIB  # from here on a request gets a segment of its own
 SEGMENT_GRANULE = 2 * MIB
 UNLIMITED = 1 << 63
 
+_ROUNDING = 20 * MIB  # by default an oversize block may be that much larger than its request
 _INTERVALS = 16  # powers of two from 1 MiB; the last one is open
 _FIRST_POWER = 20
 # Keys of PYTORCH_CUDA_ALLOC_CONF that move no block on the device.
@@ -47,7 +48,7 @@ class TorchSettings:
     """Sizes in bytes. ``roundup_divisions`` has one number for each power of two from 1 MiB on."""
 
     max_split_size: int = UNLIMITED
-    max_non_split_rounding: int = 20 * MIB
+    max_non_split_rounding: int = _ROUNDING
     large_segment_size: int = 20 * MIB
     garbage_collection_threshold: float = 0.0
     roundup_divisions: tuple[int, ...] = (0,) * _INTERVALS
@@ -78,7 +79,9 @@ class TorchSettings:
             ("max_non_split_rounding_mb", self.max_non_split_rounding, self.large_segment_size),
             ("large_segment_size_mb", self.large_segment_size, OWN_SEGMENT_LIMIT + MIB),
         ):
-            if value < least:
+            # torch compares what is set: the default stays where larger segments are asked for.
+            is_default = name == "max_non_split_rounding_mb" and value == _ROUNDING
+            if value < least and not is_default:
                 raise Invalid(
                     f"the allocator setting {name} is {value // MIB}, but at least {least // MIB}"
                 )
