@@ -4,6 +4,7 @@
 
 import { decodeColumn, unpack } from "./bytes.js";
 import { byId, fill, h, selectBox } from "./dom.js";
+import { groupsAt } from "./groups.js";
 import { makeRecording } from "./recording.js";
 import { choose, makeStore, setCursor, showRange, subscribe } from "./store.js";
 import { overview } from "./overview.js";
@@ -53,7 +54,8 @@ async function start() {
   };
   subscribe(store, render);
   startTheme(render);
-  markReady({ store, tabs, setCursor, showRange, decodeColumn });
+  const at = (event) => groupsAt(store.recording, store.groups, event, new Float64Array(store.groups.width));
+  markReady({ store, tabs, setCursor, showRange, decodeColumn, groupsAt: at });
 }
 
 // After two frames the first full picture is on the screen.

@@ -55,6 +55,8 @@ export function eventsView(store) {
 
   function refilter() {
     rows = null;
+    lastCursor = store.cursor; // show the first rows found, not those at the cursor
+    scroller.scrollTop = 0;
     changed(store);
   }
 
