@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vmm.observe import events as ev
 from vmm.observe.events import Events
-from vmm.observe.state import ACTIVE, PENDING, State
+from vmm.observe.state import ACTIVE, PENDING, PINS, State
 from vmm.sim.trace import Trace
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ def to_trace(
         "streams": [int(stream) for stream in streams],
         "stacks": [[list(frame) for frame in stack] for stack in stacks],
         "arenas": [_arena(row) for row in last.arenas],
+        "pools": _pools(last),
+        "slots": [_pinned(row) for row in last.slots if any(row.pins.values())],
+        "notes": _notes(lost, min_size),
         **header,
     }
     return Trace(full_header, **own, extra=extra)
@@ -239,11 +242,32 @@ def _columns(events: Events, ids: NDArray[Any]) -> dict[str, NDArray[Any]]:
     }
 
 
+def _pools(state: State) -> list[str]:
+    """The names of the pools by number; a pool that has no arena has none here."""
+    names = {row.pool: row.pool_name for row in state.arenas}
+    return [names.get(pool, "") for pool in range(max(names, default=-1) + 1)]
+
+
+def _pinned(row: Slot) -> dict[str, Any]:
+    pins = [int(row.pins[reason]) for reason in PINS]
+    return {"address": int(row.address), "page": int(row.page), "pins": pins}
+
+
+def _notes(lost: int, min_size: int) -> list[str]:
+    notes = []
+    if lost:
+        notes.append(f"{lost} events were lost: the ring had no room for the oldest")
+    if min_size:
+        notes.append(f"allocations of less than {min_size} bytes are left out")
+    return notes
+
+
 def _arena(row: Arena) -> dict[str, Any]:
     return {
         "arena": int(row.arena),
         "base": int(row.base),
         "reserved": int(row.reserved),
+        "used": int(row.used),
         "page_size": int(row.page_size),
         "pool": int(row.pool),
         "small": int(row.small),

@@ -8,6 +8,7 @@ files and lines are worked out only the first time that a stack is seen.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -109,10 +110,17 @@ def check_kind(kind: str) -> str:
     return kind
 
 
+def _remove() -> None:
+    native.library().vmm_set_stack_hook(None)
+
+
 def install(kind: str) -> bool:
     """Makes recordings ask for stacks of this kind. Returns whether they have any."""
     if check_kind(kind) == "none":
         return False
     STACKS.skip_torch = kind == "python"
+    # Threads of others may allocate while the interpreter goes away.
+    atexit.unregister(_remove)
+    atexit.register(_remove)
     native.library().vmm_set_stack_hook(_HOOK)
     return True

@@ -126,6 +126,20 @@ def test_what_was_there_before_comes_first() -> None:
     assert (trace.t_ns[:6] == trace.t_ns[6]).all()
 
 
+def test_header() -> None:
+    after = state([], [slot(LARGE, 4, ipc=1, user=2), slot(LARGE + PAGE, 5)], limit_bytes=77)
+    trace = to_trace(events(), device=3, after=after, lost=9, min_size=512, streams=(0, 5))
+    header = trace.header
+    assert (header["device"], header["device_capacity"], header["page_size"]) == (3, 77, PAGE)
+    assert (header["streams"], header["pools"], header["tags"]) == ([0, 5], ["default"], [""])
+    assert header["slots"] == [{"address": LARGE, "page": 4, "pins": [1, 0, 0, 2]}]
+    assert [row["base"] for row in header["arenas"]] == [BASE, LARGE]
+    assert header["notes"] == [
+        "9 events were lost: the ring had no room for the oldest",
+        "allocations of less than 512 bytes are left out",
+    ]
+
+
 def test_devices_are_apart() -> None:
     both = events(
         alloc(BASE, 512, device=0), alloc(BASE, 1024, device=1), free(BASE, 512, device=0)

@@ -96,6 +96,14 @@ def test_snapshot_keeps_the_rules_of_the_page(seed: int, keys: dict[str, object]
     assert [curve[n] for n in at] == model.curve
 
 
+def test_runs_on_the_host_driver() -> None:
+    for seed in range(3):
+        one, model, recording, start = random_run(seed, policy="steal_first", driver="host")
+        check_recording(one, model, recording, start)
+        check_snapshot(snapshot_of(recording.traces))
+        one.close()
+
+
 def test_runs_with_stolen_pages_are_among_them() -> None:
     moved = aliased = failed = 0
     for seed in range(12):
