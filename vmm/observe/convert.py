@@ -72,6 +72,7 @@ def to_trace(
     own = {name: np.concatenate([old[name], columns[name]]) for name in names}
     # The clocks of several threads may differ by the time that the lock takes.
     own["t_ns"] = np.maximum.accumulate(own["t_ns"]) if len(own["t_ns"]) else own["t_ns"]
+    used, own["stack"] = _used_stacks(stacks, own["stack"])
     extra = {name: own.pop(name) for name in ("addr", "aux", "stack", "thread", "requested")}
     last = after or before or State(device)
     full_header: dict[str, Any] = {
@@ -84,7 +85,7 @@ def to_trace(
         "min_size": min_size,
         "tags": tags.texts,
         "streams": [int(stream) for stream in streams],
-        "stacks": [[list(frame) for frame in stack] for stack in stacks],
+        "stacks": used,
         "arenas": [_arena(row) for row in last.arenas],
         "pools": _pools(last),
         "slots": [_pinned(row) for row in last.slots if any(row.pins.values())],
@@ -240,6 +241,20 @@ def _columns(events: Events, ids: NDArray[Any]) -> dict[str, NDArray[Any]]:
         "thread": signed["thread"],
         "requested": np.where(alloc, signed["aux"], 0),
     }
+
+
+def _used_stacks(
+    stacks: Sequence[Sequence[tuple[str, int, str]]], numbers: NDArray[Any]
+) -> tuple[list[list[list[Any]]], NDArray[Any]]:
+    """The stacks that are there, numbered anew; number 0 is "no stack"."""
+    used, place = np.unique(numbers, return_inverse=True)
+    table: list[list[list[Any]]] = [[]]
+    renumbered = np.zeros(len(used), dtype=np.int64)
+    for at, number in enumerate(used.tolist()):
+        if 0 < number < len(stacks):
+            renumbered[at] = len(table)
+            table.append([list(frame) for frame in stacks[number]])
+    return table, renumbered[place]
 
 
 def _pools(state: State) -> list[str]:

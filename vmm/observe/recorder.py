@@ -17,9 +17,12 @@ import numpy as np
 
 from vmm.allocator import tag_text
 from vmm.errors import Dead, Invalid
-from vmm.observe import convert, spool, stacks
+from vmm.observe.convert import to_trace
 from vmm.observe.events import Events, no_events
 from vmm.observe.recording import Recording
+from vmm.observe.spool import Spool
+from vmm.observe.spool import read as read_spool
+from vmm.observe.stacks import STACKS, check_kind, install
 from vmm.observe.state import State, read_states
 from vmm.observe.target import resolve
 
@@ -60,11 +63,11 @@ class Recorder:
         if isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0:
             raise Invalid(f"min_size: must be a number of bytes from 0, but is {min_size!r}")
         self.max_entries, self.min_size = max_entries, min_size
-        self.stacks = _check_stacks(stacks)
+        self.stacks = check_kind(stacks)
         self.lost = 0
         self.recording: Recording | None = None
         self._folder = spool
-        self._spool: Any = None
+        self._spool: Spool | None = None
         self._last_tag = 0
         self._allocator = allocator
         self._before: dict[int, State] = {}
@@ -93,8 +96,8 @@ class Recorder:
             if active(allocator) is not None:
                 raise Invalid("record: a recording of this allocator runs already; stop it first")
             if self._folder is not None:
-                self._spool = spool.Spool(self._folder)
-            with_stacks = stacks.install(self.stacks)
+                self._spool = Spool(self._folder)
+            with_stacks = install(self.stacks)
             self._parts, self.recording, self.lost = [], None, 0
             self._last_tag = 0
             self._before = read_states(allocator)
@@ -168,19 +171,19 @@ class Recorder:
     def _events(self) -> Events:
         if self._spool is None:
             return np.concatenate([no_events(), *self._parts])
-        return spool.read(self._spool.folder)[0]
+        return read_spool(self._spool.folder)[0]
 
     def _recording(self, after: dict[int, State]) -> Recording:
         events = self._events()
         traces = {
-            device: convert.to_trace(
+            device: to_trace(
                 events,
                 device=device,
                 before=self._before.get(device),
                 after=state,
                 streams=self.allocator.streams(),
                 tag_text=tag_text,
-                stacks=stacks.STACKS.table if self.stacks != "none" else ((),),
+                stacks=STACKS.table,
                 min_size=self.min_size,
                 lost=self.lost,
             )
@@ -194,7 +197,7 @@ class Recorder:
         return {
             "tags": [tag_text(tag) for tag in range(self._last_tag + 1)],
             "streams": list(self.allocator.streams()),
-            "stacks": stacks.STACKS.table if self.stacks != "none" else [[]],
+            "stacks": STACKS.table if self.stacks != "none" else [[]],
             "lost": self.lost,
             "min_size": self.min_size,
         }
@@ -221,7 +224,3 @@ def _read_events(allocator: Allocator) -> tuple[Events, int]:
         if len(part) < room:
             return np.concatenate(parts), lost
         room = _READ_NEXT
-
-
-def _check_stacks(kind: str) -> str:
-    return stacks.check_kind(kind)

@@ -103,6 +103,7 @@ def test_what_was_there_before_comes_first() -> None:
         before=before,
         after=after,
         tag_text={0: "", 4: "four"}.__getitem__,
+        stacks=[(), (("a.py", 1, "f"),), (("b.py", 2, "g"),), (("c.py", 3, "h"),)],
     ).validate()
     assert rows(trace) == [
         ("M", -1, PAGE, LARGE),
@@ -120,7 +121,8 @@ def test_what_was_there_before_comes_first() -> None:
     ]
     assert trace.header["initial_rows"] == 6
     assert trace.extra["requested"][2:5].tolist() == [4000, 500, 512]
-    assert trace.extra["stack"][2] == 3
+    assert trace.extra["stack"].tolist() == [0, 0, 1, *[0] * 9]
+    assert trace.header["stacks"] == [[], [["c.py", 3, "h"]]]
     texts = trace.header["tags"]
     assert [texts[tag] for tag in trace.tag[[2, 3, 4, 11]]] == ["old", "kept", "", "four"]
     assert (trace.t_ns[:6] == trace.t_ns[6]).all()
