@@ -155,6 +155,13 @@ class ExactReplay:
         if found is not None and found.address == address:
             self.model.remove(found)
             return found
+        if event == 0 and found is None:
+            # The event that made its segment may be the last one that was cut off.
+            first = self.model.segments[self._starts[bisect_right(self._starts, address) - 1]]
+            need = self.settings.segment_size(rounded)
+            if (first.address, first.size, first.next) == (address, need, None):
+                self.model.remove(first)
+                return first
         if found is None:
             need = self.settings.segment_size(rounded)
             self.foreseen += need

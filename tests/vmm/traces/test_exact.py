@@ -216,6 +216,15 @@ def test_a_request_does_not_look_again_after_the_device_was_full() -> None:
     assert check(segments, events).exact
 
 
+def test_the_segment_of_the_first_request_may_be_made_before_the_first_event() -> None:
+    # With the split limit a cached segment of 20 MiB would not be for 5 MiB.
+    segments = [segment(G, (5 * M, 5 * M, LIVE), (15 * M, 0, FREE))]
+    assert check(segments, [["alloc", G, 5 * M]], max_split_size=20 * M).exact
+    assert not check(
+        segments, [["snapshot", 0, 0], ["alloc", G, 5 * M]], max_split_size=20 * M
+    ).exact
+
+
 def test_settings_of_the_snapshot_are_used() -> None:
     segments = [
         segment(G, (40 * M, 0, FREE)),

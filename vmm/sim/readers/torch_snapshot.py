@@ -54,7 +54,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.stacks: dict[tuple[tuple[str, int, str], ...], int] = {(): 0}
-        self.by_identity: dict[int, int] = {}  # a list of frames that occurs again
+        self.by_identity: dict[tuple[int, ...], int] = {}  # identities of frames -> number
         self.streams: dict[int, int] = {0: 0}
         self.pools: dict[tuple[int, int], int] = {(0, 0): 0}
         self.tags: dict[str, int] = {"": 0}
@@ -116,11 +116,13 @@ class _Reader:
     def stack(self, frames: Any) -> int:
         if not frames:
             return 0
-        known = self.by_identity.get(id(frames))
+        # The same frames occur in list after list, mostly as the same objects.
+        key = tuple(map(id, listed(frames, "frames")))
+        known = self.by_identity.get(key)
         if known is None:
-            stack = tuple(_frame(frame) for frame in listed(frames, "frames"))
+            stack = tuple(_frame(frame) for frame in frames)
             known = self.stacks.setdefault(stack, len(self.stacks))
-            self.by_identity[id(frames)] = known
+            self.by_identity[key] = known
         return known
 
     def tag(self, event: dict[Any, Any]) -> int:
