@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from vmm.sim.exact_replay import ExactReplay
+from vmm.sim.exact_settings import candidates
 from vmm.sim.models.torch_settings import TorchSettings
 from vmm.sim.snapshot import Snapshot
 from vmm.sim.starting_layout import InconsistentError, starting_layout
 
 _MAX_PASSES = 100
+_MAX_EVENTS = 2_000_000  # that are replayed to find settings
 
 
 @dataclass
@@ -24,6 +27,7 @@ class ExactResult:
     what the snapshot says. ``same_layout``: all blocks at the end agree in place, size and state.
     ``inferred_ends``: blocks from before the first event whose exact size the recording does not
     show, and which had to be larger than their rounded request.
+    ``settings``: other allocator settings that would make it exact, if the snapshot tells none.
     ``releases``: how many times the whole cache, or a part of it, was given back to the driver.
     """
 
@@ -37,6 +41,7 @@ class ExactResult:
     reserved: int = 0
     same_layout: bool = False
     inferred_ends: int = 0
+    settings: str = ""
     releases: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -48,12 +53,12 @@ class ExactResult:
             return (
                 f"MISMATCH at event {self.first_mismatch}: {self.message}"
                 f" ({self.mismatches} of {self.events} events; {self.reserved} bytes reserved,"
-                f" {self.reserved_recorded} recorded)"
+                f" {self.reserved_recorded} recorded){self._hint()}"
             )
         if not self.exact:
             return (
                 f"MISMATCH at the end: {self.reserved} bytes reserved, but"
-                f" {self.reserved_recorded} recorded"
+                f" {self.reserved_recorded} recorded{self._hint()}"
             )
         inferred = f", {self.inferred_ends} block ends inferred" if self.inferred_ends else ""
         return (
@@ -61,17 +66,33 @@ class ExactResult:
             f" segments as predicted, {self.reserved} bytes reserved at the end{inferred}"
         )
 
+    def _hint(self) -> str:
+        return f"; it would be exact with the settings {self.settings}" if self.settings else ""
+
 
 def check_exact(snapshot: Snapshot, settings: TorchSettings | None = None) -> ExactResult:
     """Replays a snapshot through `TorchDefault`; `settings` replace those that it names.
 
     The requests, the frees and what was given back to the driver are taken from the recording; each
     address, and when a new segment is needed and how large it is, are predicted.
+    A snapshot that tells no settings was made with torch's defaults. If these are not exact, others
+    that fit the sizes of its blocks are tried, to name them in the result.
     A recording whose events do not lead to its segments is a mismatch, too. Raises
     `vmm.errors.Unsupported` for expandable segments and `vmm.errors.Invalid` for unknown settings.
     """
-    if settings is None:
-        settings = TorchSettings.from_snapshot(snapshot.settings)
+    if settings is not None:
+        return _check(snapshot, settings)
+    result = _check(snapshot, TorchSettings.from_snapshot(snapshot.settings))
+    if not result.exact and not snapshot.settings:
+        tries = _MAX_EVENTS // (len(snapshot) + 1)
+        for text in islice(candidates(snapshot), tries):
+            if _check(snapshot, TorchSettings.from_text(text)).exact:
+                result.settings = text
+                break
+    return result
+
+
+def _check(snapshot: Snapshot, settings: TorchSettings) -> ExactResult:
     result = ExactResult(len(snapshot), snapshot.reserved)
     try:
         layout = starting_layout(snapshot, settings)

@@ -237,6 +237,11 @@ def test_settings_of_the_snapshot_are_used() -> None:
         ["alloc", 3 * G, 4097],
     ]
     assert check(segments, events, max_split_size=32 * M, roundup_power2_divisions={1: 4}).exact
+    found = check(segments, events)
+    assert not found.exact
+    assert str(found).endswith(
+        "; it would be exact with the settings roundup_power2_divisions:4,max_split_size_mb:40"
+    )
     assert not check(segments, events, roundup_power2_divisions={1: 4}).exact
     assert not check(segments, events, max_split_size=32 * M).same_layout
 
