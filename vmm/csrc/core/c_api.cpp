@@ -53,24 +53,29 @@ Registry& registry() {
   return *all;
 }
 
-vmm_status device_of(vmm_allocator* allocator, int device, vmm::Device** out) {
+__attribute__((noinline, cold)) vmm_status no_device(vmm_allocator* allocator, int device) {
   if (allocator == nullptr) return fail(VMM_INVALID, "allocator: null");
   if (allocator->dead.load(std::memory_order_relaxed)) {
     return fail(VMM_DEAD, "allocator: it belongs to the process that forked this one, or was closed");
   }
-  if (static_cast<size_t>(device) >= allocator->devices.size() || device < 0) {
-    return fail(VMM_INVALID, "device: there are " + std::to_string(allocator->devices.size()) + " devices, but " +
-                                 std::to_string(device) + " was asked for");
+  return fail(VMM_INVALID, "device: there are " + std::to_string(allocator->devices.size()) + " devices, but " +
+                               std::to_string(device) + " was asked for");
+}
+
+// Null if the call must be refused; no_device says why.
+inline vmm::Device* device_of(vmm_allocator* allocator, int device) {
+  if (allocator == nullptr || allocator->dead.load(std::memory_order_relaxed) || device < 0 ||
+      static_cast<size_t>(device) >= allocator->devices.size()) {
+    return nullptr;
   }
-  *out = allocator->devices[static_cast<size_t>(device)].get();
-  return VMM_OK;
+  return allocator->devices[static_cast<size_t>(device)].get();
 }
 
 // Runs `body(device)`; nothing that is thrown inside leaves the library.
 template <class F>
 vmm_status on_device(vmm_allocator* allocator, int device, F body) {
-  vmm::Device* target = nullptr;
-  if (vmm_status status = device_of(allocator, device, &target); status != VMM_OK) return status;
+  vmm::Device* target = device_of(allocator, device);
+  if (target == nullptr) return no_device(allocator, device);
   try {
     return body(target);
   } catch (const std::bad_alloc&) {
@@ -85,6 +90,31 @@ vmm_status list(vmm_allocator* allocator, int device, T* out, size_t capacity, s
     *count = body(target, out, capacity);
     return VMM_OK;
   });
+}
+
+// Asks the callbacks for memory and tries again, a bounded number of times.
+vmm_status ask_for_memory(vmm_allocator* allocator, vmm::Device* device, const vmm_request& request, void** out) {
+  vmm_status status = VMM_OUT_OF_MEMORY;
+  std::string sentence = vmm::last_error();
+  for (uint64_t round = 0; status == VMM_OUT_OF_MEMORY && round < allocator->config.oom_rounds; ++round) {
+    // Without any lock: a callback may free, allocate, or run Python.
+    std::vector<std::pair<vmm_oom_callback, void*>> callbacks;
+    {
+      std::lock_guard lock(allocator->callbacks_mutex);
+      callbacks = allocator->callbacks;
+    }
+    bool freed = false;
+    for (const auto& [callback, user] : callbacks) {
+      freed = callback(user, request.device, request.size) != 0 || freed;
+    }
+    if (!freed) break;
+    device->count_retry();
+    status = device->allocate(request, out);
+    if (status == VMM_OUT_OF_MEMORY) sentence = vmm::last_error();
+  }
+  if (status != VMM_OUT_OF_MEMORY) return status;
+  device->count_oom(request);
+  return fail(status, sentence);  // a callback may have failed at something else meanwhile
 }
 
 }  // namespace
@@ -134,32 +164,20 @@ const char* vmm_last_error(void) { return vmm::last_error(); }
 vmm_status vmm_allocate(vmm_allocator* allocator, const vmm_request* request, void** out) {
   if (request == nullptr || out == nullptr) return fail(VMM_INVALID, "request, out: null");
   *out = nullptr;
-  vmm::Device* device = nullptr;
-  if (vmm_status status = device_of(allocator, request->device, &device); status != VMM_OK) return status;
-  vmm_request filled = *request;
-  if (allocator->recorder.with_stacks() && allocator->recorder.on() && filled.stack == 0) {
-    vmm_stack_hook hook = stack_hook.load(std::memory_order_relaxed);
-    if (hook != nullptr) filled.stack = hook(filled.size);
-  }
+  vmm::Device* device = device_of(allocator, request->device);
+  if (device == nullptr) return no_device(allocator, request->device);
   try {
-    vmm_status status = device->allocate(filled, out);
-    for (uint64_t round = 0; status == VMM_OUT_OF_MEMORY && round < allocator->config.oom_rounds; ++round) {
-      // Without any lock: a callback may free, allocate, or run Python.
-      std::vector<std::pair<vmm_oom_callback, void*>> callbacks;
-      {
-        std::lock_guard lock(allocator->callbacks_mutex);
-        callbacks = allocator->callbacks;
-      }
-      bool freed = false;
-      for (const auto& [callback, user] : callbacks) {
-        freed = callback(user, request->device, request->size) != 0 || freed;
-      }
-      if (!freed) break;
-      device->count_retry();
-      status = device->allocate(filled, out);
+    if (!allocator->recorder.on()) {
+      vmm_status status = device->allocate(*request, out);
+      return status == VMM_OUT_OF_MEMORY ? ask_for_memory(allocator, device, *request, out) : status;
     }
-    if (status == VMM_OUT_OF_MEMORY) device->count_oom(filled);
-    return status;
+    vmm_request filled = *request;
+    if (allocator->recorder.with_stacks() && filled.stack == 0) {
+      vmm_stack_hook hook = stack_hook.load(std::memory_order_relaxed);
+      if (hook != nullptr) filled.stack = hook(filled.size);
+    }
+    vmm_status status = device->allocate(filled, out);
+    return status == VMM_OUT_OF_MEMORY ? ask_for_memory(allocator, device, filled, out) : status;
   } catch (const std::bad_alloc&) {
     return fail(VMM_OUT_OF_MEMORY, "the host has no memory for the tables of the allocator");
   }

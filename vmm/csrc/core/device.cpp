@@ -61,7 +61,7 @@ uint64_t Device::hard_limit() {
 
 // A little more than the highest live bytes of the last steps, this request included.
 uint64_t Device::soft_limit(uint64_t more) const {
-  uint64_t peak = std::max(step_peak_, stats_.allocated_bytes.all.current + more);
+  uint64_t peak = std::max(step_peak_, stats_.allocated_bytes.current() + more);
   for (uint64_t step : step_peaks_) peak = std::max(peak, step);
   double soft = static_cast<double>(peak) * (1 + config_->soft_slack);
   uint64_t pages = (static_cast<uint64_t>(soft) + page_size_ - 1) / page_size_;
@@ -171,7 +171,7 @@ vmm_status Device::mark_step() {
   std::lock_guard guard(lock_);
   step_peaks_.push_back(step_peak_);
   while (step_peaks_.size() > config_->soft_steps) step_peaks_.pop_front();
-  step_peak_ = stats_.allocated_bytes.all.current;
+  step_peak_ = stats_.allocated_bytes.current();
   stats_.last_step_steals = stats_.steals() - stats_.step_start_steals;
   stats_.step_start_steals = stats_.steals();
   if (recorder_->on()) record(VMM_EVENT_STEP, 0, 0, 0, 0, 0);

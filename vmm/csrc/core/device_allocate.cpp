@@ -32,8 +32,16 @@ vmm_status Device::allocate(const vmm_request& request, void** out) {
   StreamIndex stream = timelines_.index_of(request.stream);
   Arena* arena = nullptr;
   Block* block = nullptr;
-  vmm_status status = allocate_locked(request, stream, &arena, &block);
-  if (status != VMM_OK) return finish(status);
+  if (request.pool == 0) {
+    // The short way of nearly every request.
+    uint64_t size = round_up(request.size, kUnit);
+    arena = arena_for(pools_[0], 0, size);
+    if (!arena->asleep) block = fast(arena, size, stream);
+  }
+  if (block == nullptr) {
+    vmm_status status = allocate_locked(request, stream, &arena, &block);
+    if (status != VMM_OK) return finish(status);
+  }
   publish_live(arena, block, request, stream);
   *out = reinterpret_cast<void*>(block->address);
   return config_->check == 2 ? finish(VMM_OK) : VMM_OK;
@@ -78,9 +86,10 @@ Block* Device::take(Arena* arena, Block* block, Address at, uint64_t size, Strea
   }
   uint64_t rest = block->size - size;
   if (rest >= config_->split_min && rest > config_->whole_block_waste) {
+    // The rest follows a live block and has the neighbor that it had: nothing to merge, no seam to update.
     Block* high = arena->split(block, size);
     block->state = BlockState::kActive;
-    arena->add_free(high);
+    arena->index(high->cls).insert(high);
   } else {
     block->state = BlockState::kActive;
     if (block->next != nullptr) arena->update_seam(block->next);
@@ -99,7 +108,7 @@ void Device::publish_live(Arena* arena, Block* block, const vmm_request& request
   stats_.allocation.add(arena->small, 1);
   stats_.allocated_bytes.add(arena->small, block->size);
   stats_.requested_bytes.add(arena->small, request.size);
-  if (stats_.allocated_bytes.all.current > step_peak_) step_peak_ = stats_.allocated_bytes.all.current;
+  if (stats_.allocated_bytes.current() > step_peak_) step_peak_ = stats_.allocated_bytes.current();
   if (recorder_->on() && request.size >= recorder_->min_size()) {
     record(VMM_EVENT_ALLOC, block->address, block->size, request.size, stream, arena->pool, block->tag, block->stack);
   }

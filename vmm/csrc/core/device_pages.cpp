@@ -85,8 +85,7 @@ uint64_t Device::create_pages(uint64_t count, uint64_t limit, vmm_status* status
       break;
     }
     pages_.add(handle);
-    stats_.segment.all.add(1);
-    stats_.reserved_bytes.all.add(page_size_);
+    stats_.pages.add(1);
     ++done;
   }
   return done;
@@ -490,8 +489,7 @@ uint64_t Device::release_spare(uint64_t count) {
     if (page.stale_homes > 0) continue;
     if (driver_->page_release(id_, page_size_, page.handle) != VMM_OK) continue;
     pages_.drop_spare(i);
-    stats_.segment.all.sub(1);
-    stats_.reserved_bytes.all.sub(page_size_);
+    stats_.pages.sub(1);
     ++done;
   }
   return done;
@@ -505,15 +503,11 @@ uint64_t Device::stealable_pages(StreamIndex stream) {
 void Device::count_mapped(Arena* arena, int64_t pages) {
   arena->mapped_pages = static_cast<uint64_t>(static_cast<int64_t>(arena->mapped_pages) + pages);
   pages_.mapped = static_cast<uint64_t>(static_cast<int64_t>(pages_.mapped) + pages);
-  Gauge& segments = arena->small ? stats_.segment.small : stats_.segment.large;
-  Gauge& bytes = arena->small ? stats_.reserved_bytes.small : stats_.reserved_bytes.large;
   uint64_t amount = static_cast<uint64_t>(pages < 0 ? -pages : pages);
   if (pages < 0) {
-    segments.sub(amount);
-    bytes.sub(amount * page_size_);
+    stats_.mapped.sub(arena->small, amount);
   } else {
-    segments.add(amount);
-    bytes.add(amount * page_size_);
+    stats_.mapped.add(arena->small, amount);
   }
 }
 

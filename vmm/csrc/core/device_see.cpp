@@ -32,7 +32,7 @@ class Row {
     put(name + ".freed", gauge.freed);
   }
   void put(const std::string& name, const Gauges& gauges) {
-    put(name + ".all", gauges.all);
+    put(name + ".all", gauges.all());
     put(name + ".small", gauges.small);
     put(name + ".large", gauges.large);
   }
@@ -59,15 +59,23 @@ void fill(Row* row, const Numbers& n) {
   row->put("active", n.stats.allocation);
   row->put("active_bytes", n.stats.allocated_bytes);
   row->put("requested_bytes", n.stats.requested_bytes);
-  row->put("segment", n.stats.segment);
-  row->put("reserved_bytes", n.stats.reserved_bytes);
+  // A segment is a physical page. Spare pages belong to neither kind of arena.
+  auto bytes = [&](const Gauge& pages) {
+    return Gauge{pages.current * n.page_size, pages.peak * n.page_size, pages.freed * n.page_size};
+  };
+  row->put("segment.all", n.stats.pages);
+  row->put("segment.small", n.stats.mapped.small);
+  row->put("segment.large", n.stats.mapped.large);
+  row->put("reserved_bytes.all", bytes(n.stats.pages));
+  row->put("reserved_bytes.small", bytes(n.stats.mapped.small));
+  row->put("reserved_bytes.large", bytes(n.stats.mapped.large));
   row->put("inactive_split", n.split);
   row->put("inactive_split_bytes", n.split_bytes);
   row->put("num_alloc_retries", n.stats.retries);
   row->put("num_ooms", n.stats.ooms);
   row->put("num_sync_all_streams", n.syncs);
-  row->put("num_device_alloc", n.stats.segment.all.allocated());
-  row->put("num_device_free", n.stats.segment.all.freed);
+  row->put("num_device_alloc", n.stats.pages.allocated());
+  row->put("num_device_free", n.stats.pages.freed);
   row->put("pages.created", n.created);
   row->put("pages.free", n.spare);
   row->put("pages.mapped", n.mapped);
@@ -273,7 +281,7 @@ std::string Device::oom_sentence(uint64_t size, const Pool& pool) {
   std::string text = "device " + std::to_string(id_) + ": out of memory for " + bytes_text(size) +
                      (pool.name == "default" ? "" : " in pool '" + pool.name + "'") + "; limit " +
                      bytes_text(hard_limit()) + ", held " + bytes_text(ours) + ", live " +
-                     bytes_text(stats_.allocated_bytes.all.current) + ", free but mapped " + bytes_text(mapped_free) +
+                     bytes_text(stats_.allocated_bytes.current()) + ", free but mapped " + bytes_text(mapped_free) +
                      ", spare pages " + bytes_text(pages_.spare.size() * page_size_) + ", largest free run " +
                      bytes_text(largest) + ", pages that could move " + bytes_text(stealable_pages(0) * page_size_) +
                      ", in use by others " + bytes_text(used > ours ? used - ours : 0);

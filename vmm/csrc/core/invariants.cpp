@@ -149,12 +149,12 @@ vmm_status Device::check_locked() {
     return broken("created, mapped and quarantined pages do not add up", created);
   }
   if (created != mapped + spare + quarantined) return broken("a page is lost", created);
-  if (live_blocks != live_.size() || live_blocks != stats_.allocation.all.current)
+  if (live_blocks != live_.size() || live_blocks != stats_.allocation.current())
     return broken("live blocks are miscounted", live_blocks);
-  if (live_bytes != stats_.allocated_bytes.all.current || requested != stats_.requested_bytes.all.current) {
+  if (live_bytes != stats_.allocated_bytes.current() || requested != stats_.requested_bytes.current()) {
     return broken("live bytes are miscounted", live_bytes);
   }
-  if (stats_.reserved_bytes.all.current != reserved()) return broken("reserved bytes are miscounted", reserved());
+  if (stats_.pages.current != pages_.created) return broken("reserved bytes are miscounted", reserved());
   return VMM_OK;
 }
 

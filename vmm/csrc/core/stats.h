@@ -28,28 +28,30 @@ struct Gauge {
   void reset_peak() { peak = current; }
 };
 
-// Small and large requests; the sum is kept as well, because peaks do not add up.
+// Small and large requests. Of their sum only the peak needs a number of its own: peaks do not add up.
 struct Gauges {
-  Gauge all, small, large;
+  Gauge small, large;
+  uint64_t peak = 0;
+
+  uint64_t current() const { return small.current + large.current; }
+  Gauge all() const { return {current(), peak, small.freed + large.freed}; }
 
   void add(bool is_small, uint64_t amount) {
-    all.add(amount);
     (is_small ? small : large).add(amount);
+    if (current() > peak) peak = current();
   }
-  void sub(bool is_small, uint64_t amount) {
-    all.sub(amount);
-    (is_small ? small : large).sub(amount);
-  }
+  void sub(bool is_small, uint64_t amount) { (is_small ? small : large).sub(amount); }
   void reset_peak() {
-    all.reset_peak();
     small.reset_peak();
     large.reset_peak();
+    peak = current();
   }
 };
 
 struct Stats {
   Gauges allocation, allocated_bytes, requested_bytes;
-  Gauges segment, reserved_bytes;  // a segment is a physical page
+  Gauge pages;    // created, in whatever state
+  Gauges mapped;  // pages at home in an arena
   uint64_t retries = 0, ooms = 0;
   uint64_t moves = 0, aliases = 0, cross_stream = 0;  // stolen pages
   uint64_t step_start_steals = 0, last_step_steals = 0;
@@ -57,9 +59,8 @@ struct Stats {
 
   uint64_t steals() const { return moves + aliases; }
   void reset_peak() {
-    for (Gauges* gauges : {&allocation, &allocated_bytes, &requested_bytes, &segment, &reserved_bytes}) {
-      gauges->reset_peak();
-    }
+    for (Gauges* gauges : {&allocation, &allocated_bytes, &requested_bytes, &mapped}) gauges->reset_peak();
+    pages.reset_peak();
   }
 };
 

@@ -24,7 +24,8 @@ Tags& tags() {
   return *all;
 }
 
-thread_local uint32_t tag_of_thread = 0;
+// Read at every allocation: four bytes in the static block need no call to find them.
+__attribute__((tls_model("initial-exec"))) thread_local uint32_t tag_of_thread = 0;
 
 }  // namespace
 
