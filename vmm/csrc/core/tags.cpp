@@ -24,8 +24,7 @@ Tags& tags() {
   return *all;
 }
 
-// Read at every allocation: four bytes in the static block need no call to find them.
-__attribute__((tls_model("initial-exec"))) thread_local uint32_t tag_of_thread = 0;
+thread_local uint32_t tag_of_thread = 0;
 
 }  // namespace
 
