@@ -15,8 +15,8 @@ from vmm.sim.trace import Trace
 SUITE: dict[str, tuple[str, Mapping[str, Any]]] = {
     "moe-per-expert": ("moe", {}),
     "moe-grouped": ("moe", {"grouped": True}),
-    "moe-recompute": ("moe", {"recompute": True, "in_flight": 8, "layers": 6}),
-    "moe-all-to-all": ("moe", {"side_stream": True, "count_sync": False}),
+    "moe-recompute": ("moe", {"recompute": True, "in_flight": 8, "layers": 6, "sequence": 12288}),
+    "moe-all-to-all": ("moe", {"side_stream": True}),
     "varlen": ("varlen", {}),
     "lora-varlen": ("lora", {}),
     "rl-one-stream": ("rl", {}),

@@ -37,6 +37,7 @@ class FsdpParameters(Parameters):
     ranks: int = setting(4, "devices that share the weights")
     prefetch: int = setting(1, "layers gathered ahead", low=0)
     delay: int = setting(2, "layers by which frees come late", low=0)
+    limit_gathers: bool = setting(True, "the host waits for the use of what it frees late")
     recompute: bool = setting(True, "recompute layers in the backward pass")
 
     def shape(self) -> Shape:
@@ -49,7 +50,7 @@ class _Gathered:
     def __init__(self, tape: Tape, sizes: list[int], p: FsdpParameters) -> None:
         self._tape, self._sizes, self._p = tape, sizes, p
         self._ahead: deque[int] = deque()
-        self._late: deque[int] = deque()
+        self._late: deque[tuple[int, int]] = deque()  # id, and when its use is over
 
     def each(self, order: list[int]) -> Iterator[int]:
         """Units in order; the weights of the one given are there until the next."""
@@ -61,7 +62,7 @@ class _Gathered:
             yield unit
             used = self._ahead.popleft()
             self._tape.record(used, COMPUTE)
-            self._late.append(used)
+            self._late.append((used, self._tape.due(COMPUTE)))
             self._drop(self._p.delay)
         self._drop(0)
 
@@ -71,9 +72,10 @@ class _Gathered:
 
     def _drop(self, left: int) -> None:
         while len(self._late) > left:
-            # The next gather may write there only after the computation.
-            self._tape.wait(GATHER, COMPUTE)
-            self._tape.free(self._late.popleft())
+            used, due = self._late.popleft()
+            if self._p.limit_gathers:
+                self._tape.sync_until(due)
+            self._tape.free(used)
 
 
 class _Rank:

@@ -19,10 +19,10 @@ MIB = 1 << 20
 class PinnedGrowingParameters(Parameters):
     """A step is a wave. Sizes are uniform within their bounds."""
 
-    steps: int = setting(16, "waves")
+    steps: int = setting(12, "waves")
     buffers: int = setting(24, "buffers of a wave, dropped at its end")
-    first: int = setting(80 * MIB, "least size of a buffer in the first wave, bytes")
-    growth: float = setting(1.09, "factor on sizes from wave to wave", low=1, high=4)
+    first: int = setting(128 * MIB, "least size of a buffer in the first wave, bytes")
+    growth: float = setting(1.06, "factor on sizes from wave to wave", low=1, high=4)
     spread: float = setting(0.2, "sizes go up by this part at most", low=0, high=4)
     survivors: int = setting(5, "tensors of a wave that stay", low=0)
     low: int = setting(1 * MIB, "least size of what stays, bytes")

@@ -22,8 +22,8 @@ class Tape:
     a real device, so that a free comes long before the last kernel that uses the memory.
     """
 
-    def __init__(self, name: str, parameters: Parameters) -> None:
-        self._name, self._parameters = name, parameters
+    def __init__(self, name: str, parameters: Parameters, kind: str = "generator") -> None:
+        self._name, self._parameters, self._kind = name, parameters, kind
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []
         self._now = 0
         self._busy: dict[int, int] = {}
@@ -86,9 +86,13 @@ class Tape:
         self._queues.pop(stream, None)
         self._rows.append((self._now, _S, -1, 0, stream, 0, 0))
 
-    def pause(self, ns: int) -> None:
-        """The host does something else."""
-        self._now += ns
+    def due(self, stream: int = 0) -> int:
+        """The time at which what is queued on a stream so far will be done: an event, recorded."""
+        return max(self._now, self._busy.get(stream, 0))
+
+    def sync_until(self, due: int) -> None:
+        """The host waits for an event."""
+        self._now = max(self._now, due)
 
     def step(self) -> None:
         """The end of a step."""
@@ -98,10 +102,10 @@ class Tape:
         """All events, checked, with the parameters and the names of the tags in the header."""
         columns = np.array(self._rows, dtype=np.int64).reshape(-1, 7).T
         header = {
-            "source": f"vmm generator {self._name}",
+            "source": f"vmm {self._kind} {self._name}",
             "device_capacity": self._parameters.device_bytes,
             "tags": list(self._tags),
-            "generator": self._name,
+            self._kind: self._name,
             "parameters": dataclasses.asdict(self._parameters),
         }
         return Trace(header, *columns).validate()
