@@ -17,6 +17,7 @@ _MAP_COLUMNS = (
     *("birth", "death", "addr", "bytes", "page", "cause", "end_cause", "held", "released"),
     "joins",
 )
+_KINDS = ("large blocks", "small blocks")
 _PINS = ("ipc", "registered", "graph", "user")
 
 
@@ -86,11 +87,11 @@ def _arenas(header: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "base": row["base"],
-            "used": row.get("used", row.get("reserved", 0)),
-            "name": str(row.get("pool_name") or ("small" if row.get("small") else "large")),
+            "bytes": row["reserved"],
+            "name": f"{row.get('pool_name', '')}, {_KINDS[bool(row.get('small'))]}",
         }
         for row in _listed(header.get("arenas"))
-        if isinstance(row, dict) and isinstance(row.get("base"), int)
+        if isinstance(row, dict) and all(isinstance(row.get(k), int) for k in ("base", "reserved"))
     ]
 
 

@@ -79,5 +79,6 @@ def _build(trace: Trace, name: str, kind: str, joins: NDArray[np.bool_] | None) 
         held_before=int(maps["held"][lost].sum()),
         start_events=start,
         file_events=len(trace) - start,
+        timed=bool(len(trace)) and bool(trace.t_ns[-1] > trace.t_ns[0]),
         notes=[str(note) for note in (notes if isinstance(notes, list) else [notes])],
     )

@@ -114,7 +114,8 @@ def _held(maps: dict[str, Column], count: int) -> tuple[Column, Column]:
     """How the physical bytes change at the start and the end of each mapping.
 
     A page is held from its first mapping until a mapping ends because the page was given back; in
-    between it may be mapped at other addresses, at several, or lie in the pool.
+    between it may be mapped at other addresses, at several, or lie in the pool. A page whose first
+    event is an end was held before; that counts at the birth of the mapping that was not seen.
     """
     rows = len(maps["birth"])
     held, released = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
@@ -125,14 +126,17 @@ def _held(maps: dict[str, Column], count: int) -> tuple[Column, Column]:
     event = np.concatenate([maps["birth"], maps["death"]])
     is_start = np.repeat([True, False], rows)
     row = np.concatenate([np.arange(rows), np.arange(rows)])
-    seen = event < count
+    seen = (event >= 0) & (event < count)
     page, event, is_start, row = page[seen], event[seen], is_start[seen], row[seen]
     order = np.lexsort((is_start, event, page))
     page, is_start, row = page[order], is_start[order], row[order]
     after = is_start | ~gives_back[row]
-    before = np.zeros(len(order), dtype=bool)
-    before[1:] = after[:-1] & (page[1:] == page[:-1])
+    first = np.ones(len(order), dtype=bool)  # of its page
+    first[1:] = page[1:] != page[:-1]
+    before = np.where(first, ~is_start, np.roll(after, 1))
     change = (after.astype(np.int64) - before.astype(np.int64)) * maps["bytes"][row]
     held[row[is_start]] = change[is_start]
     released[row[~is_start]] = change[~is_start]
+    old = row[first & ~is_start]
+    held[old] += maps["bytes"][old]
     return held, released

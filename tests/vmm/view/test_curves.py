@@ -100,6 +100,9 @@ def test_pages_that_were_mapped_before_the_first_event() -> None:
         ((5, "U", -1, page), 9 * page, 6),  # given back
         ((6, "M", -1, page), 9 * page, mapped | 1 << 56),  # out of the pool
         ((7, "U", -1, page), 9 * page, mapped | 4 << 56),  # sleeps
+        ((8, "M", -1, page), 9 * page, 7),  # new
+        ((9, "U", -1, page), 9 * page, 7 | 1 << 56),  # into the pool
+        ((10, "U", -1, page), 0, 7),  # given back from there, without an address
     ]
     trace = from_events([row for row, _, _ in rows])
     trace = Trace(
@@ -113,5 +116,5 @@ def test_pages_that_were_mapped_before_the_first_event() -> None:
     )
     recording = from_trace(trace, "x")
     assert recording.held_before == page
-    held = [page, page, page, 2 * page, 2 * page, page, page, 0]
+    held = [page, page, page, 2 * page, 2 * page, page, page, 0, page, page, 0]
     assert curves.held(recording).tolist() == held

@@ -4,7 +4,7 @@
 
 import { emptyState, factRows, h } from "./dom.js";
 import { bothBytes, count, duration, frameText, hex } from "./format.js";
-import { eventLabel, framesOf, streamName, tagName, timeOf, timeText } from "./recording.js";
+import { arenaName, eventLabel, framesOf, streamName, tagName, timeOf, timeText } from "./recording.js";
 import { setCursor } from "./store.js";
 
 const MOST_HISTORY = 200;
@@ -29,6 +29,7 @@ export function blockDetails(store, row) {
   const { blocks } = recording;
   if (row < 0) return emptyState("Select a block to see what it is.");
   const { death, done, birth } = blocks;
+  const arena = arenaName(recording, blocks.addr[row]);
   return h(
     "section",
     { "data-block": row },
@@ -39,6 +40,7 @@ export function blockDetails(store, row) {
       ["tag", tagName(recording, blocks.tag[row])],
       ["stream", streamName(recording, blocks.stream[row])],
       ["pool", recording.facts.pools[blocks.pool[row]] || `${blocks.pool[row]}`],
+      ...(arena ? [["arena", arena]] : []),
       ["thread", `${blocks.thread[row]}`],
       ["allocated", eventButton(store, birth[row])],
       ["freed", eventButton(store, death[row])],

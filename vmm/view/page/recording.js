@@ -160,6 +160,12 @@ export function streamName({ facts }, stream) {
   return handle === undefined || handle === String(stream) ? `${stream}` : `${stream} (${handle})`;
 }
 
+// The arena that an address lies in, "" if the file does not say.
+export function arenaName({ facts }, address) {
+  const arena = facts.arenas.find(({ base, bytes }) => base <= address && address < base + bytes);
+  return arena ? arena.name : "";
+}
+
 export function framesOf({ facts }, stack) {
   return (facts.stacks[stack] || []).map((frame) => facts.frames[frame]);
 }

@@ -192,7 +192,10 @@ export function eventsView(store) {
       fill(
         found,
         h("b", { id: "events-found", "data-value": rows.length }, count(rows.length)),
-        ` of ${count(recording.n)} events`,
+        ` of ${count(recording.n)} rows`,
+        recording.facts.start_events
+          ? `, ${count(recording.facts.start_events)} of them for what was there at the start`
+          : "",
       );
       spacer.style.height = `${Math.min(TALLEST, rows.length * ROW_HEIGHT)}px`;
       scrollToCursor();

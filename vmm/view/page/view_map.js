@@ -8,7 +8,7 @@ import { blockDetails, pageDetails } from "./details.js";
 import { fill, h } from "./dom.js";
 import { count, exactBytes, hex, shortBytes } from "./format.js";
 import { groupItems, legend } from "./legend.js";
-import { eventLabel } from "./recording.js";
+import { arenaName, eventLabel } from "./recording.js";
 import { eachPart, layOut, makeScene } from "./scene.js";
 import { changed } from "./store.js";
 import { hideTip, showTip } from "./tooltip.js";
@@ -167,9 +167,12 @@ export function mapView(store) {
     if (!under) return hideTip();
     const { row, address } = under;
     const { groups, recording } = store;
-    if (row < 0) return showTip(event, hex(address), [["free", ""]]);
+    const arena = arenaName(recording, address);
+    const where = arena ? [["arena", arena]] : [];
+    if (row < 0) return showTip(event, hex(address), [["free", ""], ...where]);
     const group = groups.of[row];
     showTip(event, hex(recording.blocks.addr[row]), [
+      ...where,
       [groups.labels[group], exactBytes(recording.blocks.size[row]), groupColor(groups.colors[group])],
     ]);
   });

@@ -127,7 +127,7 @@ export function timelineView(store) {
         h(
           "span",
           { class: "hint grow" },
-          `${count(eventAt(store, store.hi) - eventAt(store, store.lo) + 1)} events in view. ` +
+          `${count(eventsInView(store))} events in view. ` +
             "Each column shows its highest moment.",
         ),
       );
@@ -146,6 +146,11 @@ export function timelineView(store) {
       draw();
     },
   };
+}
+
+function eventsInView(store) {
+  const first = Math.max(eventAt(store, store.lo), store.recording.facts.start_events);
+  return Math.max(0, eventAt(store, store.hi) - first + 1);
 }
 
 function highestValue(recording, tops, held) {
