@@ -120,7 +120,14 @@ def test_a_zip_of_several_files_is_refused(tmp_path: Path) -> None:
         read_any(tmp_path / "x")
 
 
-def test_content_that_grows_too_long_is_refused(tmp_path: Path) -> None:
+def test_content_that_grows_too_much_is_refused(tmp_path: Path) -> None:
+    packed = gzip.compress(b"\0" * 100_000_000, 9)  # to a thousandth
+    (tmp_path / "x").write_bytes(packed)
+    with pytest.raises(FormatError, match="the content is longer than 67108864 bytes"):
+        content.load(tmp_path / "x")
+
+
+def test_content_that_is_too_long_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(gzip.compress(b"\0" * 50_000_000, 1))
     with pytest.raises(FormatError, match="the content is longer than 1000000 bytes"):
         content.load(tmp_path / "x", 1_000_000)

@@ -15,6 +15,8 @@ from vmm.errors import FormatError
 
 # Against files that grow without bound when they are decompressed.
 MAX_BYTES = 4 << 30
+MAX_RATIO = 300  # real snapshots and logs shrink to a tenth, seldom to a hundredth
+_SMALL = 1 << 26
 _PIECE = 1 << 22
 
 
@@ -38,8 +40,12 @@ def _is_packed(data: bytes) -> bool:
 
 
 def _unwrap(file: IO[bytes], max_bytes: int) -> bytes:
+    packed = file.seek(0, os.SEEK_END)
+    file.seek(0)
     start = file.read(4)
     file.seek(0)
+    if _is_packed(start):
+        max_bytes = min(max_bytes, max(_SMALL, MAX_RATIO * packed))
     if start.startswith(b"\x1f\x8b"):
         with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
             return _bounded(cast("IO[bytes]", unpacked), max_bytes)
