@@ -71,7 +71,7 @@ class ExactResult:
 
 
 def check_exact(snapshot: Snapshot, settings: TorchSettings | None = None) -> ExactResult:
-    """Replays a snapshot through `TorchDefault`; `settings` replace those that it names.
+    """Replays a snapshot through `TorchBlocks`; `settings` replace those that it names.
 
     The requests, the frees and what was given back to the driver are taken from the recording; each
     address, and when a new segment is needed and how large it is, are predicted.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 
 from vmm.sim import snapshot as recorded
-from vmm.sim.models.torch_default import FREE, LIVE, PENDING, Block, TorchDefault
+from vmm.sim.models.torch_blocks import FREE, LIVE, PENDING, Block, TorchBlocks
 from vmm.sim.models.torch_settings import MIN_BLOCK, SMALL_LIMIT, TorchSettings
 from vmm.sim.snapshot import (
     ALLOC,
@@ -44,7 +44,7 @@ class ExactReplay:
     ) -> None:
         self.snapshot, self.settings, self.layout = snapshot, settings, layout
         self.longer = longer
-        self.model = TorchDefault(settings=settings)
+        self.model = TorchBlocks(settings)
         self.mismatches: list[tuple[int, str]] = []
         self.allocs = self.segment_allocs = self.foreseen = 0
         self.releases = {"whole": 0, "part": 0}

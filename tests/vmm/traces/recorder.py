@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vmm.sim.models.torch_default import FREE, LIVE, PENDING, Block, Pool, TorchDefault
+from vmm.sim.models.torch_blocks import FREE, LIVE, PENDING, Block, Pool
+from vmm.sim.models.torch_default import TorchDefault
 
 STATES = {FREE: "inactive", LIVE: "active_allocated", PENDING: "active_awaiting_free"}
 

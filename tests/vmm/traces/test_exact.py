@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.vmm.traces.recorder import Recorder
-from vmm.errors import Invalid, OutOfMemory, Unsupported
+from vmm.errors import Invalid, Unsupported
 from vmm.sim.exact import ExactResult, check_exact
+from vmm.sim.models.base import OutOfMemory
 from vmm.sim.models.torch_settings import TorchSettings
 from vmm.sim.readers import read_snapshot
 from vmm.sim.readers.torch_lite import from_lite

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vmm.sim.models.base import OutOfMemory
-from vmm.sim.models.torch_default import FREE, LIVE, TorchDefault
+from vmm.sim.models.torch_blocks import FREE, LIVE
+from vmm.sim.models.torch_default import TorchDefault
 
 M = 1 << 20
 

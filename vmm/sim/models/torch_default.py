@@ -9,72 +9,23 @@ merged inside a segment. `vmm.sim.exact` holds it against recordings of the real
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
-from vmm.sim.models.base import OutOfMemory
-
 from vmm.errors import Invalid
-from vmm.sim.models.torch_settings import (
-    MIN_BLOCK,
-    SEGMENT_GRANULE,
-    SMALL_LIMIT,
-    TorchSettings,
-)
+from vmm.sim.models.base import OutOfMemory
+from vmm.sim.models.torch_blocks import ADDRESS_BITS, ADDRESS_MASK, Block, Pool, TorchBlocks
+from vmm.sim.models.torch_settings import SEGMENT_GRANULE, TorchSettings
 
-FREE, LIVE, PENDING = 0, 1, 2
-
-_ADDRESS_BITS = 64
-_ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
 _FIRST_ADDRESS = 1 << 40
 
 # Gives the address of a new segment of (size, stream, pool).
 SegmentAddress = Callable[[int, int, int], int]
 
 
-class Block:
-    """A part of a segment; `previous` and `next` are its neighbors there."""
-
-    __slots__ = (
-        "address",
-        "born",
-        "events",
-        "next",
-        "pool",
-        "previous",
-        "requested",
-        "rounded",
-        "size",
-        "state",
-        "stream",
-        "uses",
-    )
-
-    def __init__(self, address: int, size: int, stream: int, pool: Pool) -> None:
-        self.address, self.size, self.stream, self.pool = address, size, stream, pool
-        self.previous: Block | None = None
-        self.next: Block | None = None
-        self.state = FREE
-        self.requested = self.rounded = 0
-        self.uses: set[int] | None = None  # other streams that were recorded
-        self.events = 0  # recorded streams that are not done yet
-        self.born = 0  # searches of the pool when this became free
-
-
-class Pool:
-    """The free blocks of one kind: for each stream ascending keys (size, address)."""
-
-    __slots__ = ("lists", "number", "searches", "small")
-
-    def __init__(self, number: int, small: bool) -> None:
-        self.number, self.small = number, small
-        self.lists: dict[int, list[int]] = {}
-        self.searches = 0
-
-
-class TorchDefault:
+class TorchDefault(TorchBlocks):
     """The allocator of one device.
 
     `capacity` in bytes limits the sum of the segments, None for no limit. `settings` are those of
@@ -102,21 +53,12 @@ class TorchDefault:
                 if value != getattr(TorchSettings(), name)
             }
             settings = replace(settings or TorchSettings(), **changed)
+        super().__init__(settings)
         self.capacity = capacity
-        self.settings = settings or TorchSettings()
-        self.reserved = 0
-        self.live = 0  # rounded sizes, without what a block has beyond them
-        self.counters: dict[str, int] = dict.fromkeys(
-            ("device_alloc", "device_free", "syncs", "retries", "steals", "waits", "driver_ns"), 0
-        )
-        self.segments: dict[int, Block] = {}  # address -> first block
         self._segment_address = segment_address or self._next_address
         self._bump = _FIRST_ADDRESS
-        self._pools = {0: (Pool(0, True), Pool(0, False))}
-        self._unused: set[int] = set()  # private pools that were released
         self._ids: dict[int, Block] = {}
-        self._free: dict[int, Block] = {}  # free blocks by address
-        self._rounded: dict[int, int] = {}
+        self._rounded: dict[int, int] = {}  # request -> size of its block
         self._now = 0
         self._busy: dict[int, int] = {}  # stream -> when its queued work ends
         self._queues: dict[int, deque[tuple[int, Block]]] = {}
@@ -148,6 +90,7 @@ class TorchDefault:
         block.events, block.uses = len(block.uses), None
 
     def record_stream(self, id: int, stream: int) -> None:
+        """Another stream uses the allocation, too."""
         block = self._ids.get(id)
         if block is None:
             raise Invalid(f"id {id} is not allocated")
@@ -166,9 +109,10 @@ class TorchDefault:
             self._queues[stream] = deque((min(done, self._now), block) for done, block in queue)
 
     def step(self) -> None:
-        pass
+        """A step of training ended; that changes nothing here."""
 
     def advance(self, t_ns: int) -> None:
+        """Moves the clock to `t_ns`, or leaves it where it is beyond that."""
         self._now = max(self._now, t_ns)
 
     # ---- Blocks ----
@@ -183,124 +127,6 @@ class TorchDefault:
         self.place(block, rounded, size)
         return block
 
-    def place(self, block: Block, rounded: int, size: int) -> None:
-        """Gives a block that is in no free list to a request, and splits off what can be."""
-        rest = block.size - rounded
-        if rest >= MIN_BLOCK and (
-            block.pool.small or (rest > SMALL_LIMIT and rounded < self.settings.max_split_size)
-        ):
-            self.cut(block, rounded)
-        block.state, block.requested, block.rounded = LIVE, size, rounded
-        self.live += rounded
-
-    def request_free(self, block: Block) -> None:
-        """The owner gave the block back, but work on it may be queued: nobody can have it yet."""
-        block.state = PENDING
-        self.live -= block.rounded
-
-    def complete_free(self, block: Block) -> None:
-        """Merges the block with its free neighbors and makes what results available."""
-        if block.state == LIVE:
-            self.request_free(block)
-        before, after = block.previous, block.next
-        if before is not None and before.state == FREE:
-            self.remove(before)
-            before.size += block.size
-            before.next = after
-            if after is not None:
-                after.previous = before
-            block = before
-        if after is not None and after.state == FREE:
-            self.remove(after)
-            block.size += after.size
-            block.next = after.next
-            if after.next is not None:
-                after.next.previous = block
-        self.insert(block)
-
-    def find(self, rounded: int, stream: int, pool: int) -> Block | None:
-        """The free block that a request of this rounded size would get; changes nothing."""
-        at, blocks = self._find(self.pool_of(rounded, pool), rounded, stream)
-        return self._free[blocks[at] & _ADDRESS_MASK] if at >= 0 else None
-
-    def insert(self, block: Block) -> None:
-        """Makes a block available, as it is."""
-        block.state = FREE
-        block.requested = block.rounded = 0
-        block.born = block.pool.searches
-        self._free[block.address] = block
-        key = block.size << _ADDRESS_BITS | block.address
-        insort(block.pool.lists.setdefault(block.stream, []), key)
-
-    def remove(self, block: Block) -> None:
-        """Takes a free block out of the free ones."""
-        keys = block.pool.lists[block.stream]
-        del keys[bisect_left(keys, block.size << _ADDRESS_BITS | block.address)]
-        del self._free[block.address]
-
-    def cut(self, block: Block, size: int) -> None:
-        """Keeps the low `size` bytes in the block; the rest becomes a free one behind it."""
-        rest = Block(block.address + size, block.size - size, block.stream, block.pool)
-        rest.previous, rest.next = block, block.next
-        if block.next is not None:
-            block.next.previous = rest
-        block.next, block.size = rest, size
-        self.insert(rest)
-
-    def pool_of(self, rounded: int, number: int) -> Pool:
-        """The free blocks in which a request is searched."""
-        if number in self._unused:
-            self._unused.discard(number)
-        pair = self._pools.get(number)
-        if pair is None:
-            pair = self._pools[number] = (Pool(number, True), Pool(number, False))
-        return pair[0 if rounded <= SMALL_LIMIT else 1]
-
-    def blocks(self) -> Iterator[Block]:
-        """All blocks in the order of their addresses."""
-        for address in sorted(self.segments):
-            block: Block | None = self.segments[address]
-            while block is not None:
-                yield block
-                block = block.next
-
-    # ---- Segments ----
-
-    def add_segment(self, address: int, size: int, stream: int, pool: Pool) -> Block:
-        """A new segment as one block that is in no free list."""
-        block = Block(address, size, stream, pool)
-        self.segments[address] = block
-        self.reserved += size
-        return block
-
-    def adopt(self, first: Block, parts: list[tuple[int, int, int]]) -> list[Block]:
-        """Divides a new segment into parts (size, state, requested bytes) that tile it."""
-        blocks = [first]
-        for size, _, _ in parts[:-1]:
-            last = blocks[-1]
-            rest = Block(last.address + size, last.size - size, first.stream, first.pool)
-            last.size, last.next, rest.previous = size, rest, last
-            blocks.append(rest)
-        for block, (_, state, requested) in zip(blocks, parts, strict=True):
-            if state == FREE:
-                self.insert(block)
-                continue
-            block.requested, block.rounded = requested, self.settings.round(requested)
-            block.state = state
-            self.live += block.rounded if state == LIVE else 0
-        return blocks
-
-    def release_segment(self, block: Block) -> None:
-        """Gives a free block that is a whole segment back to the driver."""
-        self.remove(block)
-        del self.segments[block.address]
-        self.reserved -= block.size
-        self.counters["device_free"] += 1
-
-    def cached_segments(self) -> list[Block]:
-        """What emptying the cache gives back, in torch's order."""
-        return [block for pool in self._releasable() for block in self._whole(pool)]
-
     def empty_cache(self) -> None:
         """Waits for all events, then gives every segment back that is wholly free."""
         self.counters["syncs"] += 1
@@ -310,11 +136,6 @@ class TorchDefault:
         for block in self.cached_segments():
             self.release_segment(block)
 
-    def release_pool(self, pool: int) -> None:
-        """Nobody allocates from a private pool any more: its cache can be given back."""
-        if pool:
-            self._unused.add(pool)
-
     # ---- Inside ----
 
     def _next_address(self, size: int, stream: int, pool: int) -> int:
@@ -322,24 +143,10 @@ class TorchDefault:
         self._bump += -(-size // SEGMENT_GRANULE) * SEGMENT_GRANULE
         return address
 
-    def _find(self, pool: Pool, rounded: int, stream: int) -> tuple[int, list[int]]:
-        keys = pool.lists.get(stream)
-        if not keys:
-            return -1, []
-        at = bisect_left(keys, rounded << _ADDRESS_BITS)
-        if at == len(keys):
-            return -1, keys
-        limit = self.settings.max_split_size
-        size = keys[at] >> _ADDRESS_BITS
-        # An oversize block is for oversize requests, and only for those that nearly fill it.
-        if rounded < limit:
-            return (at if size < limit else -1), keys
-        return (at if size < rounded + self.settings.max_non_split_rounding else -1), keys
-
     def _take(self, pool: Pool, rounded: int, stream: int) -> Block | None:
         pool.searches += 1
         at, keys = self._find(pool, rounded, stream)
-        return self._free.pop(keys.pop(at) & _ADDRESS_MASK) if at >= 0 else None
+        return self._free.pop(keys.pop(at) & ADDRESS_MASK) if at >= 0 else None
 
     def _grow(self, pool: Pool, rounded: int, stream: int, size: int) -> Block:
         self._collect_garbage()
@@ -369,13 +176,13 @@ class TorchDefault:
             return False
         need = max(rounded, limit)
         keys = pool.lists.get(stream, [])
-        at = bisect_left(keys, need << _ADDRESS_BITS)
+        at = bisect_left(keys, need << ADDRESS_BITS)
         if at < len(keys):
-            self.release_segment(self._free[keys[at] & _ADDRESS_MASK])
+            self.release_segment(self._free[keys[at] & ADDRESS_MASK])
             return True
         released = 0
-        while keys and released < need and keys[-1] >> _ADDRESS_BITS >= limit:
-            block = self._free[keys[-1] & _ADDRESS_MASK]
+        while keys and released < need and keys[-1] >> ADDRESS_BITS >= limit:
+            block = self._free[keys[-1] & ADDRESS_MASK]
             released += block.size
             self.release_segment(block)
         return released >= need
@@ -397,18 +204,6 @@ class TorchDefault:
             freed = bool(old)
             for block in old:
                 self.release_segment(block)
-
-    def _whole(self, pool: Pool) -> list[Block]:
-        """Its free blocks that are a whole segment, by stream, size and address."""
-        blocks = (
-            self._free[key & _ADDRESS_MASK] for s in sorted(pool.lists) for key in pool.lists[s]
-        )
-        return [block for block in blocks if block.previous is None and block.next is None]
-
-    def _releasable(self) -> Iterator[Pool]:
-        yield from reversed(self._pools[0])
-        for number in sorted(self._unused & self._pools.keys()):
-            yield from self._pools[number]
 
     def _process_events(self) -> None:
         for stream in sorted(self._queues):
