@@ -5,9 +5,24 @@
 import { emptyState, factRows, h } from "./dom.js";
 import { bothBytes, count, duration, frameText, hex } from "./format.js";
 import { arenaName, eventLabel, framesOf, streamName, tagName, timeOf, timeText } from "./recording.js";
+import { blocksOfPage, pagesOfBlock } from "./scene.js";
 import { setCursor } from "./store.js";
 
 const MOST_HISTORY = 200;
+const MOST_NAMED = 12;
+
+export const PAGE_STATES = {
+  used: "in use",
+  free: "mapped and free",
+  pool: "in the pool, not mapped",
+};
+
+// "5: 1, 2, 3, …" for five things of which three are named.
+function some(things, name) {
+  const named = things.slice(0, MOST_NAMED).map(name).join(", ");
+  if (!things.length) return "none";
+  return `${count(things.length)}: ${named}${things.length > MOST_NAMED ? ", …" : ""}`;
+}
 
 export const eventButton = (store, event) =>
   event < 0 || event >= store.recording.n
@@ -24,7 +39,7 @@ export function stackList(recording, stack) {
   return h("ol", { class: "stack" }, ...frames.map((frame) => h("li", {}, frameText(frame))));
 }
 
-export function blockDetails(store, row) {
+export function blockDetails(store, row, scene = null) {
   const { recording } = store;
   const { blocks } = recording;
   if (row < 0) return emptyState("Select a block to see what it is.");
@@ -41,6 +56,7 @@ export function blockDetails(store, row) {
       ["stream", streamName(recording, blocks.stream[row])],
       ["pool", recording.facts.pools[blocks.pool[row]] || `${blocks.pool[row]}`],
       ...(arena ? [["arena", arena]] : []),
+      ...(scene?.pages ? [["pages", some(pagesOfBlock(recording, scene, row), count)]] : []),
       ["thread", `${blocks.thread[row]}`],
       ["allocated", eventButton(store, birth[row])],
       ["freed", eventButton(store, death[row])],
@@ -73,14 +89,15 @@ export function pageDetails(store, scene, number) {
   }
   history.sort((a, b) => a[0] - b[0]);
   const pins = Object.entries(facts.pins[number] || {});
-  const names = { used: "in use", free: "mapped and free", pool: "in the pool, not mapped" };
+  const inside = blocksOfPage(recording, scene, number);
   return h(
     "section",
     { "data-page": number },
     h("h3", {}, `Page ${count(number)}`),
     factRows([
-      ["state", page ? names[page.state] : "not held"],
+      ["state", page ? PAGE_STATES[page.state] : "not held"],
       ["homes", homes.length ? h("span", { class: "lines" }, ...homes.map(homeLine)) : "none"],
+      ["blocks", some(inside, (block) => tagName(recording, recording.blocks.tag[block]))],
       ["pins", pins.length ? pins.map(([reason, times]) => `${reason} × ${times}`).join(", ") : "none known"],
     ]),
     h("h4", {}, `History, ${count(history.length)} events`),
@@ -92,7 +109,7 @@ export function pageDetails(store, scene, number) {
           "li",
           { class: event > scene.event ? "later" : "" },
           eventButton(store, event),
-          h("span", {}, ` ${what} at ${hex(maps.addr[row])}, ${facts.causes[cause] || cause}`),
+          h("span", {}, ` ${what} at ${hex(maps.addr[row])}${event < facts.start_events ? "" : `, ${facts.causes[cause] || cause}`}`),
         ),
       ),
     ),

@@ -104,6 +104,24 @@ function pagesOf(recording, event, { ranges, owners }) {
   return pages;
 }
 
+// The pages that a block of the scene lies on.
+export function pagesOfBlock({ maps, blocks }, scene, block) {
+  if (!scene.pages || !scene.taken.includes(block)) return [];
+  const begin = blocks.addr[block];
+  const end = begin + blocks.size[block];
+  const inside = (row) => maps.addr[row] < end && maps.addr[row] + maps.bytes[row] > begin;
+  return scene.ranges.filter(inside).map((row) => maps.page[row]);
+}
+
+// The blocks that lie on a page of the scene, in address order.
+export function blocksOfPage({ maps, blocks }, scene, page) {
+  const homes = scene.pages?.get(page)?.homes || [];
+  const on = (row) => (block) =>
+    blocks.addr[block] < maps.addr[row] + maps.bytes[row] &&
+    blocks.addr[block] + blocks.size[block] > maps.addr[row];
+  return homes.flatMap((row) => scene.taken.filter(on(row)));
+}
+
 // Pieces of the regions in rows of `width` pixels: [address, bytes, x, row, pixels].
 export function layOut(regions, width, rows) {
   const total = regions.reduce((sum, region) => sum + region.end - region.begin, 0);

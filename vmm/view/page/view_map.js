@@ -4,12 +4,12 @@
 
 import { onResize, prepare } from "./canvas.js";
 import { color, groupColor } from "./colors.js";
-import { blockDetails, pageDetails } from "./details.js";
+import { PAGE_STATES, blockDetails, pageDetails } from "./details.js";
 import { fill, h } from "./dom.js";
 import { count, exactBytes, hex, shortBytes } from "./format.js";
 import { groupItems, legend } from "./legend.js";
 import { arenaName, eventLabel } from "./recording.js";
-import { eachPart, layOut, makeScene } from "./scene.js";
+import { eachPart, layOut, makeScene, pagesOfBlock } from "./scene.js";
 import { changed } from "./store.js";
 import { hideTip, showTip } from "./tooltip.js";
 
@@ -79,13 +79,16 @@ export function mapView(store) {
         if (blocks.death[row] <= scene.event) bar(hatch)(x, line, pixels);
       });
     }
+    const outline = (x, line, pixels) =>
+      context.strokeRect(x, line * MAP_ROW + 1, Math.max(pixels, 2), BAR + 2);
+    context.strokeStyle = color("select");
+    context.lineWidth = 2;
     if (scene.taken.includes(store.selectedBlock)) {
-      context.strokeStyle = color("select");
-      context.lineWidth = 2;
       const row = store.selectedBlock;
-      eachPart(layout.pieces, blocks.addr[row], blocks.size[row], (x, line, pixels) =>
-        context.strokeRect(x, line * MAP_ROW + 1, Math.max(pixels, 2), BAR + 2),
-      );
+      eachPart(layout.pieces, blocks.addr[row], blocks.size[row], outline);
+    }
+    for (const row of scene.pages?.get(store.selectedPage)?.homes || []) {
+      eachPart(layout.pieces, recording.maps.addr[row], recording.maps.bytes[row], outline);
     }
   }
 
@@ -100,6 +103,7 @@ export function mapView(store) {
     grid = { columns: Math.max(1, Math.floor(width / cell)), cell, numbers, most };
     const hatch = hatching(context);
     const inner = cell > 4 ? cell - 1 : cell - 0.5;
+    const chosen = new Set(pagesOfBlock(recording, scene, store.selectedBlock));
     for (const [number, page] of scene.pages) {
       const x = (number % grid.columns) * cell;
       const y = Math.floor(number / grid.columns) * cell;
@@ -120,10 +124,10 @@ export function mapView(store) {
         context.arc(x + inner / 2, y + inner / 2, Math.min(3, cell / 4), 0, 7);
         context.fill();
       }
-      if (number === store.selectedPage) {
+      if (number === store.selectedPage || chosen.has(number)) {
         context.strokeStyle = color("select");
         context.lineWidth = 2;
-        context.strokeRect(x, y, inner, inner);
+        context.strokeRect(x + 1, y + 1, inner - 2, inner - 2);
       }
     }
   }
@@ -190,7 +194,7 @@ export function mapView(store) {
     if (number < 0) return hideTip();
     const page = scene.pages.get(number);
     showTip(event, `page ${number}`, [
-      [page.state === "pool" ? "in the pool" : page.state, `${page.homes.length} homes`],
+      [PAGE_STATES[page.state], page.homes.map((row) => hex(store.recording.maps.addr[row])).join(", ")],
     ]);
   });
   pageCanvas.addEventListener("pointerleave", hideTip);
@@ -230,7 +234,8 @@ export function mapView(store) {
         pageFacts,
         h("b", { id: "map-pages", "data-value": scene.pages.size }, count(scene.pages.size)),
         ` pages of ${shortBytes(recording.facts.page_size)}: ${count(states.used)} in use, ` +
-          `${count(states.free)} mapped and free, ${count(states.pool)} in the pool. Click one.`,
+          `${count(states.free)} mapped and free, ${count(states.pool)} in the pool. Click one; ` +
+          "those of a selected block are outlined.",
       );
     }
   }
@@ -259,7 +264,7 @@ export function mapView(store) {
         details,
         store.selectedPage >= 0
           ? pageDetails(store, scene, store.selectedPage)
-          : blockDetails(store, store.selectedBlock),
+          : blockDetails(store, store.selectedBlock, scene),
       );
       drawVirtual();
       drawPages();
