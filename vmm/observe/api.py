@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Any
 from vmm.errors import Invalid
 from vmm.observe import convert, listing, recorder, torch_pickle, torch_stats
 from vmm.observe.events import no_events
-from vmm.observe.fragmentation import Fragmentation, measure
 from vmm.observe.listing import BlockEntry, PageEntry, TagEntry
+from vmm.observe.measures import Fragmentation, measure
 from vmm.observe.paddle_names import MemoryAnalysisTool
 from vmm.observe.recorder import Recorder
 from vmm.observe.recording import Recording
-from vmm.observe.region import Region
+from vmm.observe.regions import Region
 from vmm.observe.stacks import STACKS
 from vmm.observe.state import FREE_MAPPED, FREE_UNMAPPED, State, read_state, read_states
-from vmm.observe.summary import summary_text
+from vmm.observe.summary_tables import summary_text
 from vmm.observe.target import device_index, resolve
 
 if TYPE_CHECKING:
     from vmm.allocator import Allocator
 
 __all__ = [
+    "Fragmentation",
     "MemoryAnalysisTool",
     "Recorder",
     "Recording",
@@ -109,7 +110,7 @@ def summary(device: object = None, *, allocator: Allocator | None = None) -> str
 
 
 def fragmentation(device: object = None, *, allocator: Allocator | None = None) -> Fragmentation:
-    """What share of memory is lost to what; see `vmm.observe.fragmentation.Fragmentation`."""
+    """What share of memory is lost to what; see `vmm.observe.measures.Fragmentation`."""
     return measure(_state(device, allocator))
 
 

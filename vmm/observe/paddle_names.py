@@ -14,7 +14,7 @@ from vmm.errors import Invalid, Unsupported
 from vmm.observe.curves import curves
 from vmm.observe.recording import Recording
 from vmm.observe.state import FREE_MAPPED, FREE_UNMAPPED, State, read_state
-from vmm.observe.summary import summary_text
+from vmm.observe.summary_tables import summary_text
 from vmm.observe.target import device_index, resolve
 
 if TYPE_CHECKING:

@@ -159,8 +159,15 @@ class _Walk:
             self._begin()
         if self.with_category and not any(e.get("category") == "unknown" for e in self.entries):
             # The page looks this name up whenever there are categories.
-            for entry in self.entries[:1]:
-                entry.setdefault("category", "unknown")
+            self._name_unknown()
+
+    def _name_unknown(self) -> None:
+        for entry in self.entries:
+            if "category" not in entry:
+                entry["category"] = "unknown"
+                return
+        frames: list[dict[str, Any]] = []
+        self._add("snapshot", addr=0, size=0, stream=0, frames=frames, category="unknown")
 
     def _begin(self) -> None:
         """The first rows were what was there: from here on, rows are events."""

@@ -12,7 +12,7 @@ from tests.vmm.observe.made import BASE, alloc, block, events, free, mapped, sta
 from vmm import Allocator, Invalid
 from vmm.observe import region_counts
 from vmm.observe.api import record, region, top
-from vmm.observe.region import Region
+from vmm.observe.regions import Region
 
 KIB = 1 << 10
 MIB = 1 << 20

@@ -9,11 +9,11 @@ import pytest
 from tests.vmm.observe.made import BASE, LARGE, PAGE, block, slot, state
 from vmm import Allocator, Invalid
 from vmm.observe import api
-from vmm.observe.fragmentation import Fragmentation, covered_bytes, free_runs, measure
 from vmm.observe.listing import page_entries, top_tags
+from vmm.observe.measures import Fragmentation, covered_bytes, free_runs, measure
 from vmm.observe.size_ranges import RANGES, histogram
 from vmm.observe.state import State
-from vmm.observe.summary import summary_text
+from vmm.observe.summary_tables import summary_text
 from vmm.observe.text import bytes_text
 
 MIB = 1 << 20

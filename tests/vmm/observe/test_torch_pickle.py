@@ -125,6 +125,20 @@ def test_stacks_and_tags() -> None:
     assert data["device_traces"][0][0]["category"] == "unknown"
 
 
+def test_a_category_is_called_unknown() -> None:
+    """Whether or not an entry is left that has none."""
+    rows = [alloc(BASE, 512, tag=2), alloc(BASE + 512, 512, tag=2)]
+    after = state([block(BASE, 512), block(BASE + 512, 512)], [slot(BASE, 0)])
+    for more in ([], [free(BASE, 512, tag=2)]):
+        trace = to_trace(events(*rows, *more), after=after, tag_text={0: "", 2: "t"}.__getitem__)
+        data = snapshot_of({0: trace})
+        check_snapshot(data)
+        categories = [e.get("category") for e in data["device_traces"][0]]
+        assert categories == ["t", "t", "unknown"]
+    trace = to_trace(events(alloc(BASE, 512)), after=after)
+    assert "category" not in snapshot_of({0: trace})["device_traces"][0][0]
+
+
 def test_blocks_of_a_sleeping_pool_come_back() -> None:
     one = Allocator(driver="null", device_bytes=256 << 20)
     pool = one.pool_create("pool")

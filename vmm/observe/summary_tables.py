@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from vmm.observe.fragmentation import measure
 from vmm.observe.listing import top_tags
+from vmm.observe.measures import measure
 from vmm.observe.size_ranges import RANGES, histogram
 from vmm.observe.state import ACTIVE, FREE_MAPPED, PENDING, PINS, State
 from vmm.observe.text import bytes_text, new_table, table_text
