@@ -23,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "output", metavar="OUT", nargs="?", help="file to write, compressed if it ends in .gz"
     )
     parser.add_argument("--list", action="store_true", help="the generators and their parameters")
-    parser.add_argument(
-        "--suite", metavar="DIR", help="write every trace of the suite into a folder"
-    )
+    parser.add_argument("--suite", metavar="DIR", help="write the whole suite into a folder")
     parser.add_argument("--seed", type=int, help="of the random numbers")
     parser.add_argument(
         "--set",

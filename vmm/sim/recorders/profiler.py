@@ -22,8 +22,9 @@ STEP = "vmm step"
 class ProfilerRecorder:
     """Records what runs inside ``with``; `trace` afterwards, `step` between.
 
-    Tags are operators ("aten::mm"), "" outside of any, "existing" for memory from before the start
-    that is freed inside, which stands at the beginning. `device` is a name without a number.
+    Tags are operators ("aten::mm"), "" outside of any. What is freed inside and was made before
+    stands at the beginning, tagged "existing"; the profiler knows of it only if an earlier profile
+    saw it made. `device` is a name without a number.
     """
 
     def __init__(self, device: str = "cpu") -> None:

@@ -196,12 +196,12 @@ def accumulation(scale: Scale, step: Step) -> None:
 
 @torch.no_grad()
 def generation(scale: Scale, step: Step) -> None:
-    """Decoding 16 tokens with a cache of keys and values that is concatenated every time."""
+    """Decoding 8 tokens with a cache of keys and values that is concatenated every time."""
     model = Model(scale)
     for length in scale.lengths:
         past: list[list[Tensor]] = [[] for _ in range(scale.layers)]
         tokens = torch.zeros(scale.batch, length, dtype=torch.long)
-        for _ in range(16):
+        for _ in range(8):
             tokens = model(tokens, past)[:, -1:].argmax(-1)
         step()
 
