@@ -59,8 +59,10 @@ uint64_t Device::hard_limit() {
   return limit_ != 0 ? std::min(limit, limit_) : limit;
 }
 
-// A little more than the highest live bytes of the last steps, this request included.
+// A little more than the highest live bytes of the last steps, this request included. A limit that the user
+// has set is a budget instead: it is used in full before anything moves.
 uint64_t Device::soft_limit(uint64_t more) const {
+  if (limit_ != 0) return limit_;
   uint64_t peak = std::max(step_peak_, stats_.allocated_bytes.current() + more);
   for (uint64_t step : step_peaks_) peak = std::max(peak, step);
   double soft = static_cast<double>(peak) * (1 + config_->soft_slack);

@@ -208,6 +208,7 @@ vmm_status Device::run_moves(std::vector<Move>* moves, StreamIndex stream) {
         if (status != VMM_OK || timelines_.known_done(fence)) return;
         if (!capabilities_.alias) {
           status = timelines_.sync(fence);
+          ++timelines_.syncs;
           if (status == VMM_OK) record(VMM_EVENT_SYNC, 0, 0, 0, fence.stream, 0);
         } else if (fence.stream != stream && !timelines_.ordered(stream, fence)) {
           status = timelines_.wait(stream, fence);

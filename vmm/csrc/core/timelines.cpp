@@ -83,7 +83,6 @@ vmm_status Timelines::sync(Fence fence) {
   Line& line = lines_[fence.stream];
   for (const auto& [seq, event] : line.events) {
     if (seq < fence.seq) continue;
-    ++syncs;
     if (vmm_status status = driver_->event_sync(device_, event); status != VMM_OK) return status;
     break;
   }

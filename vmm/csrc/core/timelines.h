@@ -64,7 +64,7 @@ class Timelines {
   // Makes `user` wait on the device. Counted; nothing blocks here.
   vmm_status wait(StreamIndex user, Fence fence);
 
-  // Blocks until the fence is done.
+  // Blocks until the fence is done. Whoever calls it for the sake of the allocator counts it in `syncs`.
   vmm_status sync(Fence fence);
 
   // Everything queued so far is done: call after a synchronization of the device.
