@@ -42,24 +42,27 @@ def read_any(path: str | os.PathLike[str], *, device: int | None = None) -> Trac
     `device` chooses where the file has several. Raises FormatError naming the file and what is
     wrong with it, and OSError.
     """
-    try:
-        if _is_own(path):
-            _refuse_choice(device)
-            return trace_file.read(path)
-        read = _read(content.load(path), Path(path).name, device)
-        return read if isinstance(read, Trace) else read.to_trace()
-    except (FormatError, Invalid) as error:
-        raise _named(path, error) from None
+    read = read_either(path, device=device)
+    return read if isinstance(read, Trace) else read.to_trace()
 
 
 def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) -> Snapshot:
     """Reads a torch snapshot with its segments. Raises as `read_any`, also for other formats."""
+    read = None if _is_own(path) else read_either(path, device=device)
+    if not isinstance(read, Snapshot):
+        raise FormatError(
+            f"{os.fspath(path)}: this is a trace of requests, not a torch snapshot with segments"
+        )
+    return read
+
+
+def read_either(path: str | os.PathLike[str], *, device: int | None = None) -> Trace | Snapshot:
+    """Reads a torch snapshot with all it has, any other format as a trace. Raises as `read_any`."""
     try:
-        if not _is_own(path):
-            read = _read(content.load(path), Path(path).name, device)
-            if isinstance(read, Snapshot):
-                return read
-        raise FormatError("this is a trace of requests, not a torch snapshot with segments")
+        if _is_own(path):
+            _refuse_choice(device)
+            return trace_file.read(path)
+        return _read(content.load(path), Path(path).name, device)
     except (FormatError, Invalid) as error:
         raise _named(path, error) from None
 
