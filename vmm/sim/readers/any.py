@@ -43,7 +43,10 @@ def read_any(path: str | os.PathLike[str], *, device: int | None = None) -> Trac
     wrong with it, and OSError.
     """
     read = read_either(path, device=device)
-    return read if isinstance(read, Trace) else read.to_trace()
+    try:
+        return read if isinstance(read, Trace) else read.to_trace()
+    except Invalid as error:
+        raise _named(path, error) from None
 
 
 def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) -> Snapshot:
