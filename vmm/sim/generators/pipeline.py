@@ -40,6 +40,7 @@ class PipelineParameters(Parameters):
     ffn: int = setting(11008, "width of the feed-forward, elements")
     sequence: int = setting(4096, "median tokens of a microbatch")
     sigma: float = setting(0.35, "of the logarithm of the length", low=0, high=4)
+    p2p_sync: bool = setting(False, "the host waits for each activation that arrives")
     recompute: bool = setting(False, "recompute layers in the backward pass")
 
     def __post_init__(self) -> None:
@@ -103,6 +104,8 @@ class _Rank:
         arrived = self.tape.alloc(size, "communication", LINK)
         self.tape.transfer(size, LINK)
         self.tape.wait(COMPUTE, LINK)
+        if self.p.p2p_sync:
+            self.tape.sync(LINK)
         self.tape.record(arrived, COMPUTE)
         return arrived
 
