@@ -16,12 +16,15 @@ from vmm.view.pairing import pair_blocks, pair_maps
 from vmm.view.recording import OTHER_COLUMNS, Recording, empty
 from vmm.view.segments import with_segments
 
+# A snapshot has the sizes that were asked for; torch takes a multiple of this.
+TORCH_GRANULE = 512
 _EVENT_COLUMNS = ("action", "addr", "size", "stream", "pool", "stack", "tag")
 
 
 def from_trace(trace: Trace, name: str) -> Recording:
     """The recording in a trace; ``name`` is what the page calls it."""
-    return _build(trace, name, "recording" if "addr" in trace.extra else "trace", None)
+    own = bool(np.any(trace.is_op("MU")))
+    return _build(trace, name, "recording" if own else "trace", None, 1)
 
 
 def from_snapshot(snapshot: Snapshot, name: str) -> Recording:
@@ -34,7 +37,7 @@ def from_snapshot(snapshot: Snapshot, name: str) -> Recording:
     if snapshot.timed and len(snapshot):
         trace = replace(trace, t_ns=snapshot.t_ns[np.maximum(trace.t_ns - 1, 0)])
     trace.header["initial_rows"] = start
-    return replace(_build(trace, name, "snapshot", joins), timed=snapshot.timed)
+    return replace(_build(trace, name, "snapshot", joins, TORCH_GRANULE), timed=snapshot.timed)
 
 
 def _with_start(snapshot: Snapshot) -> Snapshot:
@@ -47,9 +50,11 @@ def _with_start(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, **columns, t_ns=np.arange(len(snapshot) + 1, dtype=np.int64))
 
 
-def _build(trace: Trace, name: str, kind: str, joins: NDArray[np.bool_] | None) -> Recording:
+def _build(
+    trace: Trace, name: str, kind: str, joins: NDArray[np.bool_] | None, granule: int
+) -> Recording:
     ref = np.full(len(trace), -1, dtype=np.int64)
-    blocks = pair_blocks(trace, ref)
+    blocks = pair_blocks(trace, ref, granule)
     maps = pair_maps(trace, ref, joins)
     others = empty(OTHER_COLUMNS)
     rest = np.flatnonzero(~trace.is_op("afcrMU"))

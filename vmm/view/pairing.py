@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from vmm.sim.trace import Trace
 from vmm.view.recording import BLOCK_COLUMNS, CREATE, MAP_COLUMNS, SLEEP, Column, empty
 
-# Recordings keep addresses in units of this many bytes.
-GRANULE = 512
 _CAUSE_SHIFT = 56
 _PAGE_MASK = (1 << _CAUSE_SHIFT) - 1
 
 
-def pair_blocks(trace: Trace, ref: Column) -> dict[str, Column]:
-    """The blocks in the order of their allocs; fills ``ref`` at the ops a, f, c and r."""
+def pair_blocks(trace: Trace, ref: Column, granule: int) -> dict[str, Column]:
+    """The blocks in the order of their allocs; fills ``ref`` at the ops a, f, c and r.
+
+    A block takes a multiple of ``granule`` bytes.
+    """
     count = len(trace)
     born = np.flatnonzero(trace.op == ord("a"))
     ids = trace.id[born]
@@ -30,11 +31,11 @@ def pair_blocks(trace: Trace, ref: Column) -> dict[str, Column]:
     blocks["birth"] = born.astype(np.int64)
     blocks["death"] = _ends(trace, ref, "f", np.full(len(born), count, dtype=np.int64))
     blocks["done"] = _ends(trace, ref, "c", blocks["death"].copy())
-    bytes_, addr = trace.bytes[born], trace.extra.get("addr")
+    bytes_ = trace.bytes[born]
     requested = trace.extra.get("requested", trace.extra.get("aux"))
     asked = bytes_ if requested is None else requested[born]
     blocks["requested"] = np.where((asked > 0) & (asked <= bytes_), asked, bytes_)
-    blocks["size"] = bytes_.copy() if addr is None else -(-bytes_ // GRANULE) * GRANULE
+    blocks["size"] = -(-bytes_ // granule) * granule
     for name in ("stream", "pool", "tag"):
         blocks[name] = getattr(trace, name)[born].astype(np.int64)
     for name in ("addr", "stack", "thread"):

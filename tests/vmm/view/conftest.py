@@ -107,9 +107,11 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
         context = browser.new_context(
             color_scheme=scheme, viewport={"width": size[0], "height": size[1]}
         )
-        contexts.append(context)
-        return Opened(context.new_page(), path)
+        page = Opened(context.new_page(), path)
+        contexts.append((context, page))
+        return page
 
     yield opened
-    for context in contexts:
+    for context, page in contexts:
         context.close()
+        assert page.errors == []

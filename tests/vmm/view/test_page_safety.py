@@ -133,6 +133,20 @@ def test_a_trace_without_addresses_has_no_map(show: Any) -> None:
     opened.check_quiet()
 
 
+def test_a_trace_with_addresses_alone_has_a_map_of_blocks(show: Any) -> None:
+    trace = from_events([(0, "a", 0, 700), (10, "a", 1, 300), (20, "f", 0), (30, "a", 2, 100)])
+    trace.extra["addr"] = np.array([4096, 4096 + 700, 0, 4096])
+    opened = show(trace)
+    assert opened.tabs() == ["timeline", "map", "events", "lifetime"]
+    assert "trace of requests" in opened.text("#file")
+    opened.open("map")
+    opened.cursor(1)
+    assert opened.value("#map-blocks") == 2
+    assert opened.value("#map-bytes") == 1000
+    assert not opened.page.is_visible("canvas.pages")
+    opened.check_quiet()
+
+
 def test_a_file_without_events_says_so(show: Any) -> None:
     opened = show(from_events([]))
     assert opened.text("#nothing") == "The file holds no events."

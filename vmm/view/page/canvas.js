@@ -69,3 +69,19 @@ export function stepLine(context, left, ys, style, width = 1.5, dash = []) {
   context.stroke();
   context.restore();
 }
+
+// Diagonal lines to fill with, over whatever color is there.
+export function hatching(context) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 6;
+  const pen = tile.getContext("2d");
+  pen.strokeStyle = color("hatch");
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  for (const shift of [-6, 0, 6]) {
+    pen.moveTo(shift, 6);
+    pen.lineTo(shift + 6, 0);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
+}

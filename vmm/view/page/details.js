@@ -4,7 +4,15 @@
 
 import { emptyState, factRows, h } from "./dom.js";
 import { bothBytes, count, duration, frameText, hex } from "./format.js";
-import { arenaName, eventLabel, framesOf, streamName, tagName, timeOf, timeText } from "./recording.js";
+import {
+  arenaName,
+  eventLabel,
+  framesOf,
+  streamName,
+  tagName,
+  timeOf,
+  timeText,
+} from "./recording.js";
 import { blocksOfPage, pagesOfBlock } from "./scene.js";
 import { setCursor } from "./store.js";
 
@@ -71,7 +79,9 @@ export function blockDetails(store, row, scene = null) {
 export function lifetime(recording, row) {
   const { birth, death } = recording.blocks;
   const span = timeOf(recording, death[row]) - timeOf(recording, birth[row]);
-  return `${death[row] >= recording.n ? "at least " : ""}${recording.facts.timed ? `${duration(span)}, ` : ""}${count(death[row] - birth[row])} events`;
+  const least = death[row] >= recording.n ? "at least " : "";
+  const time = recording.facts.timed ? `${duration(span)}, ` : "";
+  return `${least}${time}${count(death[row] - birth[row])} events`;
 }
 
 export function pageDetails(store, scene, number) {
@@ -98,20 +108,32 @@ export function pageDetails(store, scene, number) {
       ["state", page ? PAGE_STATES[page.state] : "not held"],
       ["homes", homes.length ? h("span", { class: "lines" }, ...homes.map(homeLine)) : "none"],
       ["blocks", some(inside, (block) => tagName(recording, recording.blocks.tag[block]))],
-      ["pins", pins.length ? pins.map(([reason, times]) => `${reason} × ${times}`).join(", ") : "none known"],
+      [
+        "pins",
+        pins.length
+          ? pins.map(([reason, times]) => `${reason} × ${times}`).join(", ")
+          : "none known",
+      ],
     ]),
     h("h4", {}, `History, ${count(history.length)} events`),
     h(
       "ol",
       { class: "history" },
-      ...history.slice(-MOST_HISTORY).map(([event, row, what, cause]) =>
-        h(
-          "li",
-          { class: event > scene.event ? "later" : "" },
-          eventButton(store, event),
-          h("span", {}, ` ${what} at ${hex(maps.addr[row])}${event < facts.start_events ? "" : `, ${facts.causes[cause] || cause}`}`),
+      ...history
+        .slice(-MOST_HISTORY)
+        .map(([event, row, what, cause]) =>
+          h(
+            "li",
+            { class: event > scene.event ? "later" : "" },
+            eventButton(store, event),
+            h(
+              "span",
+              {},
+              ` ${what} at ${hex(maps.addr[row])}`,
+              event < facts.start_events ? "" : `, ${facts.causes[cause] || cause}`,
+            ),
+          ),
         ),
-      ),
     ),
   );
 

@@ -28,7 +28,8 @@ export const signedBytes = (value) => (value > 0 ? "+" : "") + shortBytes(value)
 export const duration = (ns) => durationOf(ns, (value) => value.toPrecision(6));
 
 // Without zeros at the end, for axes.
-export const shortDuration = (ns) => durationOf(ns, (value) => String(Number(value.toPrecision(6))));
+export const shortDuration = (ns) =>
+  durationOf(ns, (value) => String(Number(value.toPrecision(6))));
 
 function durationOf(ns, digits) {
   const size = Math.abs(ns);

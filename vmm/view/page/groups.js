@@ -22,7 +22,10 @@ export const GROUPINGS = {
   tag: { title: "tag", name: tagName },
   stack: { title: "stack", name: stackName },
   size: { title: "size", name: (_, size) => SIZE_CLASSES[size][1] },
-  stream: { title: "stream", name: (recording, stream) => `stream ${streamName(recording, stream)}` },
+  stream: {
+    title: "stream",
+    name: (recording, stream) => `stream ${streamName(recording, stream)}`,
+  },
   pool: { title: "pool", name: (recording, pool) => recording.facts.pools[pool] || `pool ${pool}` },
 };
 

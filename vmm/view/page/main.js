@@ -54,7 +54,8 @@ async function start() {
   };
   subscribe(store, render);
   startTheme(render);
-  const at = (event) => groupsAt(store.recording, store.groups, event, new Float64Array(store.groups.width));
+  const at = (event) =>
+    groupsAt(store.recording, store.groups, event, new Float64Array(store.groups.width));
   markReady({ store, tabs, setCursor, showRange, decodeColumn, groupsAt: at });
 }
 
@@ -83,16 +84,18 @@ function describeFile(store) {
       ? selectBox("File", files, String(store.current), (value) => choose(store, Number(value)))
       : h("span", { class: "file-name" }, facts.name),
     h("span", { class: "file-kind" }, kinds[facts.kind]),
-    facts.source && !facts.source.includes(facts.name) ? h("span", { class: "file-kind" }, facts.source) : null,
+    facts.source && !facts.source.includes(facts.name)
+      ? h("span", { class: "file-kind" }, facts.source)
+      : null,
   );
   const missing = [];
-  if (!facts.has_addresses) missing.push("The file has no addresses, so there is no map and no free runs.");
-  else if (!facts.has_ranges) missing.push("The file does not say which addresses were mapped, so there are no free runs and no fragmentation.");
-  if (facts.has_addresses && !facts.has_pages && facts.has_ranges) missing.push("The file does not name physical pages.");
-  fill(
-    byId("notes"),
-    ...[...missing, ...facts.notes].map((text) => h("li", {}, text)),
-  );
+  if (!facts.has_addresses)
+    missing.push("The file has no addresses, so there is no map and no free runs.");
+  else if (!facts.has_ranges)
+    missing.push("The file does not say which addresses were mapped, so there are no free runs.");
+  if (facts.has_addresses && !facts.has_pages && facts.has_ranges)
+    missing.push("The file does not name physical pages.");
+  fill(byId("notes"), ...[...missing, ...facts.notes].map((text) => h("li", {}, text)));
   byId("notes").hidden = !missing.length && !facts.notes.length;
 }
 

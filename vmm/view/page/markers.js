@@ -4,7 +4,16 @@
 
 import { LANES, color } from "./colors.js";
 
-const LETTERS = { m: "step", w: "wait", y: "sync", s: "sync", z: "sleep", Z: "sleep", n: "note", o: "oom" };
+const LETTERS = {
+  m: "step",
+  w: "wait",
+  y: "sync",
+  s: "sync",
+  z: "sleep",
+  Z: "sleep",
+  n: "note",
+  o: "oom",
+};
 const MAP_CODE = 77;
 const MOVE = 2;
 const ALIAS = 3;

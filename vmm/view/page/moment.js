@@ -4,7 +4,19 @@
 
 const M = 1 << 20;
 const G = 1 << 30;
-export const RUN_BOUNDS = [M, 10 * M, 50 * M, 100 * M, 200 * M, 400 * M, 600 * M, 800 * M, G, 2 * G, 3 * G];
+export const RUN_BOUNDS = [
+  M,
+  10 * M,
+  50 * M,
+  100 * M,
+  200 * M,
+  400 * M,
+  600 * M,
+  800 * M,
+  G,
+  2 * G,
+  3 * G,
+];
 export const RUN_LABELS = [
   "< 1 MiB",
   "1 – 10 MiB",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright the paddle-on-torch authors
-// Measures of fragmentation at chosen events, computed a few at a time so that the page stays usable.
+// Measures of fragmentation at chosen events, a few at a time so that the page stays usable.
 
 import { freeRuns, mappedRanges, occupiedBytes, takenBlocks } from "./moment.js";
 

@@ -24,7 +24,8 @@ function regionsOf(recording, ranges, taken) {
   const { maps, blocks, facts } = recording;
   const extents = ranges.map((row) => [maps.addr[row], maps.bytes[row], maps.joins[row]]);
   // A file that does not say what is mapped still has the places of its blocks.
-  if (!facts.has_ranges) for (const row of taken) extents.push([blocks.addr[row], blocks.size[row], 1]);
+  if (!facts.has_ranges)
+    for (const row of taken) extents.push([blocks.addr[row], blocks.size[row], 1]);
   const hole = Math.max(facts.page_size, 1 << 20) * JOIN_PAGES;
   const regions = [];
   for (const [address, bytes, joins] of extents) {
@@ -80,11 +81,13 @@ function pagesOf(recording, event, { ranges, owners }) {
   for (let row = 0; row < maps.page.length; row++) {
     if (maps.page[row] < 0 || maps.death[row] > event) continue;
     const known = lastEnd.get(maps.page[row]);
-    if (known === undefined || maps.death[known] <= maps.death[row]) lastEnd.set(maps.page[row], row);
+    if (known === undefined || maps.death[known] <= maps.death[row])
+      lastEnd.set(maps.page[row], row);
   }
   for (const [page, row] of lastEnd) {
     const cause = maps.end_cause[row];
-    if (cause !== CREATE && cause !== SLEEP) pages.set(page, { state: "pool", homes: [], owner: -1 });
+    if (cause !== CREATE && cause !== SLEEP)
+      pages.set(page, { state: "pool", homes: [], owner: -1 });
   }
   ranges.forEach((row, i) => {
     const page = maps.page[row];

@@ -59,7 +59,10 @@ export function changed(store) {
 }
 
 export function setCursor(store, event) {
-  store.cursor = Math.max(store.recording.first, Math.min(store.recording.n - 1, Math.round(event)));
+  store.cursor = Math.max(
+    store.recording.first,
+    Math.min(store.recording.n - 1, Math.round(event)),
+  );
   changed(store);
 }
 

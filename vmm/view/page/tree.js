@@ -24,7 +24,8 @@ export function stackTree(recording, event) {
 
 const node = (name, parent) => ({ name, parent, bytes: 0, children: new Map() });
 
-export const childrenOf = (parent) => [...parent.children.values()].sort((a, b) => b.bytes - a.bytes);
+export const childrenOf = (parent) =>
+  [...parent.children.values()].sort((a, b) => b.bytes - a.bytes);
 
 export function depthOf(tree) {
   let deepest = 0;

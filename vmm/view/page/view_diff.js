@@ -19,7 +19,12 @@ const MOST_ROWS = 100;
 const NAMES = ["A", "B"];
 
 export function diffView(store) {
-  const canvas = h("canvas", { class: "plot", tabindex: 0, role: "img", "aria-label": "Live bytes of both files" });
+  const canvas = h("canvas", {
+    class: "plot",
+    tabindex: 0,
+    role: "img",
+    "aria-label": "Live bytes of both files",
+  });
   const tools = h("div", { class: "tools" });
   const key = h("div");
   const summary = h("table", { class: "numbers", id: "diff-summary" });
@@ -79,7 +84,8 @@ export function diffView(store) {
     });
     store.recordings.forEach((recording, i) => {
       const longest = Math.max(...store.recordings.map((each) => lengthOf(each)), 1);
-      const place = axis === "event" ? recording.peak : recording.t[recording.peak] - recording.t[0];
+      const place =
+        axis === "event" ? recording.peak : recording.t[recording.peak] - recording.t[0];
       const x = plot.left + (place / longest) * (plot.right - plot.left);
       verticalLine(context, x, plot.top, plot.bottom, color(`diff-${i}`), [2, 3]);
     });
@@ -100,7 +106,11 @@ export function diffView(store) {
     const rows = store.recordings.map((recording, i) => {
       const at = eventFor(recording, part);
       const value = at < 0 ? "ended" : exactBytes(recording.live[at]);
-      return [`${NAMES[i]} ${at < 0 ? "" : `event ${eventLabel(recording, at)}`}`, value, color(`diff-${i}`)];
+      return [
+        `${NAMES[i]} ${at < 0 ? "" : `event ${eventLabel(recording, at)}`}`,
+        value,
+        color(`diff-${i}`),
+      ];
     });
     showTip(event, "live", rows);
   });
@@ -118,7 +128,9 @@ export function diffView(store) {
       h(
         "tbody",
         {},
-        ...rows.map(([name, first, second, id]) => numbersRow(name, first, second, { id: `diff-${id}` })),
+        ...rows.map(([name, first, second, id]) =>
+          numbersRow(name, first, second, { id: `diff-${id}` }),
+        ),
         h(
           "tr",
           {},
@@ -144,9 +156,11 @@ export function diffView(store) {
       h(
         "tbody",
         {},
-        ...names.slice(0, MOST_ROWS).map((name) =>
-          numbersRow(name, first.get(name) || 0, second.get(name) || 0, { "data-name": name }),
-        ),
+        ...names
+          .slice(0, MOST_ROWS)
+          .map((name) =>
+            numbersRow(name, first.get(name) || 0, second.get(name) || 0, { "data-name": name }),
+          ),
       ),
     );
   }
@@ -161,19 +175,38 @@ export function diffView(store) {
       if (!useful.has(by)) by = "size";
       fill(
         tools,
-        selectBox("Group by", [...useful].map((each) => [each, GROUPINGS[each].title]), by, (value) => {
-          by = value;
-          changed(store);
-        }),
+        selectBox(
+          "Group by",
+          [...useful].map((each) => [each, GROUPINGS[each].title]),
+          by,
+          (value) => {
+            by = value;
+            changed(store);
+          },
+        ),
         store.recordings.every((each) => each.facts.timed) &&
-          selectBox("Across", [["event", "events"], ["time", "time"]], axis, (value) => {
-          axis = value;
-          changed(store);
-        }),
+          selectBox(
+            "Across",
+            [
+              ["event", "events"],
+              ["time", "time"],
+            ],
+            axis,
+            (value) => {
+              axis = value;
+              changed(store);
+            },
+          ),
       );
       fill(
         key,
-        legend(store.recordings.map((each, i) => [`diff-${i}`, `${NAMES[i]}: ${each.facts.name}`, i ? "dash" : "line"])),
+        legend(
+          store.recordings.map((each, i) => [
+            `diff-${i}`,
+            `${NAMES[i]}: ${each.facts.name}`,
+            i ? "dash" : "line",
+          ]),
+        ),
       );
       summarize();
       compareGroups();

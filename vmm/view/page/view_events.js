@@ -2,10 +2,10 @@
 // Copyright the paddle-on-torch authors
 // The list of events: filters work on the columns, text is made only for the rows in sight.
 
-import { blockDetails } from "./details.js";
-import { emptyState, factRows, fill, h, selectBox } from "./dom.js";
-import { bothBytes, count, duration, exactBytes, hex, parseAddress } from "./format.js";
-import { A, F, MAP, OPS, UNMAP, eventLabel, eventNumber, streamName, tagName, timeText } from "./recording.js";
+import { fill, h, selectBox } from "./dom.js";
+import { OF_BLOCK, bytesOf, cellsOf, eventDetails } from "./event_facts.js";
+import { count, parseAddress } from "./format.js";
+import { MAP, OPS, UNMAP, eventNumber } from "./recording.js";
 import { changed, eventAt, setCursor } from "./store.js";
 
 const ROW_HEIGHT = 24;
@@ -48,7 +48,13 @@ export function eventsView(store) {
     tag.label,
   );
   const list = h("div", { class: "events" }, head, scroller);
-  const panel = h("div", { class: "view" }, tools, found, h("div", { class: "split" }, list, details));
+  const panel = h(
+    "div",
+    { class: "view" },
+    tools,
+    found,
+    h("div", { class: "split" }, list, details),
+  );
   let rows = null;
   let rowsOf = null;
   let lastCursor = -1;
@@ -108,7 +114,8 @@ export function eventsView(store) {
     const { recording } = store;
     const visible = Math.ceil(scroller.clientHeight / ROW_HEIGHT) + 1;
     const first = Math.max(0, Math.min(rows.length - visible + 1, firstInSight()));
-    body.style.transform = `translateY(${scroller.scrollTop - (exactScroll() ? scroller.scrollTop % ROW_HEIGHT : 0)}px)`;
+    const cutOff = exactScroll() ? scroller.scrollTop % ROW_HEIGHT : 0;
+    body.style.transform = `translateY(${scroller.scrollTop - cutOff}px)`;
     const shown = [];
     for (let i = first; i < Math.min(rows.length, first + visible); i++) {
       shown.push(eventRow(recording, rows[i]));
@@ -181,10 +188,15 @@ export function eventsView(store) {
         const known = Object.keys(OPS).filter((letter) => recording.counts[letter]);
         fill(
           ops,
-          selectBox("Kind", [["", "all"], ...known.map((letter) => [letter, OPS[letter]])], op, (value) => {
-            op = value;
-            refilter();
-          }),
+          selectBox(
+            "Kind",
+            [["", "all"], ...known.map((letter) => [letter, OPS[letter]])],
+            op,
+            (value) => {
+              op = value;
+              refilter();
+            },
+          ),
         );
         address.label.hidden = !recording.facts.has_addresses;
       }
@@ -203,71 +215,4 @@ export function eventsView(store) {
       fill(details, eventDetails(store));
     },
   };
-}
-
-const OF_BLOCK = new Set([..."afcr"].map((letter) => letter.charCodeAt(0)));
-
-function bytesOf({ op, ref, blocks, maps, others }, e) {
-  const row = ref[e];
-  if (row < 0) return 0;
-  if (op[e] === MAP || op[e] === UNMAP) return maps.bytes[row];
-  return OF_BLOCK.has(op[e]) ? blocks.size[row] : others.bytes[row];
-}
-
-function cellsOf(recording, e, letter) {
-  const { op, ref, blocks, maps, others, facts } = recording;
-  const row = ref[e];
-  const ranges = op[e] === MAP || op[e] === UNMAP;
-  const table = ranges ? maps : OF_BLOCK.has(op[e]) ? blocks : others;
-  const known = row >= 0;
-  const place = known && table.addr?.[row] ? hex(table.addr[row]) : "";
-  const size = bytesOf(recording, e);
-  const bytes = letter === "k" ? duration(size) : size ? count(size) : "";
-  let tag = "";
-  if (known && ranges && facts.has_pages) tag = `page ${maps.page[row]}`;
-  else if (known && table.tag) tag = table.tag[row] ? tagName(recording, table.tag[row]) : "";
-  const stream = known && table.stream ? streamName(recording, table.stream[row]) : "";
-  return [
-    eventLabel(recording, e),
-    timeText(recording, e, ""),
-    OPS[letter],
-    place,
-    bytes,
-    tag,
-    stream,
-    count(recording.live[e]),
-  ];
-}
-
-function eventDetails(store) {
-  const { recording, cursor } = store;
-  const { op, ref, maps, facts, others } = recording;
-  if (!recording.n) return emptyState("There are no events.");
-  const row = ref[cursor];
-  const letter = String.fromCharCode(op[cursor]);
-  const title = h("h3", {}, `Event ${eventLabel(recording, cursor)}: ${OPS[letter]}`);
-  const total = ["live after", exactBytes(recording.live[cursor])];
-  if (op[cursor] === A || op[cursor] === F || OF_BLOCK.has(op[cursor])) {
-    return h("div", {}, title, factRows([total]), blockDetails(store, row));
-  }
-  if (op[cursor] === MAP || op[cursor] === UNMAP) {
-    const cause = op[cursor] === MAP ? maps.cause[row] : maps.end_cause[row];
-    const shown = [
-      ["address", hex(maps.addr[row])],
-      ["bytes", bothBytes(maps.bytes[row])],
-      ...(facts.has_pages ? [["page", `${maps.page[row]}`], ["cause", facts.causes[cause] || `${cause}`]] : []),
-      total,
-      ["held after", exactBytes(recording.held[cursor])],
-    ];
-    return h("div", {}, title, factRows(shown));
-  }
-  const aux = { o: "free on the device", w: "waits for stream" }[letter];
-  const shown = [
-    ...(others.bytes[row] ? [["bytes", bothBytes(others.bytes[row])]] : []),
-    ...(aux ? [[aux, letter === "o" ? bothBytes(others.aux[row]) : streamName(recording, others.aux[row])]] : []),
-    ["stream", streamName(recording, others.stream[row])],
-    ...(others.tag[row] ? [["tag", tagName(recording, others.tag[row])]] : []),
-    total,
-  ];
-  return h("div", {}, title, factRows(shown));
 }

@@ -19,11 +19,17 @@ export function flameView(store) {
     class: "plot flame",
     tabindex: 0,
     role: "img",
-    "aria-label": "Flame graph. Arrow keys go into the largest child, to the parent and to the sides.",
+    "aria-label":
+      "Flame graph. Arrow keys go into the largest child, to the parent and to the sides.",
   });
   const tools = h("div", { class: "tools" });
   const facts = h("p", { class: "facts", role: "status" });
-  const hint = h("p", { class: "hint" }, "Width is bytes, the outermost frame is on top. Click a frame to fill the width with it, the top one to go back. Colors only tell neighbors apart.");
+  const hint = h(
+    "p",
+    { class: "hint" },
+    "Width is bytes, the outermost frame is on top. Click a frame to fill the width with it, " +
+      "the top one to go back. Colors only tell neighbors apart.",
+  );
   const panel = h("div", { class: "view" }, tools, facts, canvas, hint);
   let at = "peak";
   let tree = null;
@@ -69,7 +75,11 @@ export function flameView(store) {
     if (width < 30) return;
     context.fillStyle = color("flame-text");
     context.textAlign = "left";
-    context.fillText(fitText(context, node.name, width - 10), x + 5, row * FLAME_ROW + FLAME_ROW / 2);
+    context.fillText(
+      fitText(context, node.name, width - 10),
+      x + 5,
+      row * FLAME_ROW + FLAME_ROW / 2,
+    );
   }
 
   function under(event) {
@@ -120,11 +130,23 @@ export function flameView(store) {
       const event = at === "peak" ? store.recording.peak : store.cursor;
       fill(
         tools,
-        selectBox("Bytes live at", [["peak", "the peak"], ["cursor", "the cursor"]], at, (value) => {
-          at = value;
-          changed(store);
-        }),
-        h("button", { type: "button", disabled: top === tree, onclick: () => enter(tree) }, "All stacks"),
+        selectBox(
+          "Bytes live at",
+          [
+            ["peak", "the peak"],
+            ["cursor", "the cursor"],
+          ],
+          at,
+          (value) => {
+            at = value;
+            changed(store);
+          },
+        ),
+        h(
+          "button",
+          { type: "button", disabled: top === tree, onclick: () => enter(tree) },
+          "All stacks",
+        ),
       );
       fill(
         facts,

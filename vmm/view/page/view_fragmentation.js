@@ -19,8 +19,18 @@ const SAMPLES = 240;
 const MARGINS = { left: LEFT, right: RIGHT, top: TOP, bottom: BOTTOM };
 
 export function fragmentationView(store) {
-  const bytes = h("canvas", { class: "plot half", tabindex: 0, role: "img", "aria-label": "Bytes live, held and in the largest free run" });
-  const ratios = h("canvas", { class: "plot half", tabindex: 0, role: "img", "aria-label": "Fragmentation ratios" });
+  const bytes = h("canvas", {
+    class: "plot half",
+    tabindex: 0,
+    role: "img",
+    "aria-label": "Bytes live, held and in the largest free run",
+  });
+  const ratios = h("canvas", {
+    class: "plot half",
+    tabindex: 0,
+    role: "img",
+    "aria-label": "Fragmentation ratios",
+  });
   const facts = h("p", { class: "facts" });
   const state = h("p", { class: "hint" });
   const key = h("div");
@@ -42,11 +52,17 @@ export function fragmentationView(store) {
       eventAt(store, store.lo + ((i + 1) * (store.hi - store.lo)) / samples),
     );
     const results = sampled.events;
-    sampleRange(recording, events, (sample) => results.push(sample), () => mine === run, () => {
-      if (mine !== run) return;
-      sampled.done = results.length === events.length;
-      draw();
-    });
+    sampleRange(
+      recording,
+      events,
+      (sample) => results.push(sample),
+      () => mine === run,
+      () => {
+        if (mine !== run) return;
+        sampled.done = results.length === events.length;
+        draw();
+      },
+    );
   }
 
   function draw() {
@@ -58,14 +74,32 @@ export function fragmentationView(store) {
     const columns = columnEvents(store, plot.right - plot.left);
     const live = highest(recording.liveMips, columns);
     const held = highest(recording.heldMips, columns);
-    const most = Math.max(1, ...Array.from(held, (e) => recording.held[e]), ...Array.from(live, (e) => recording.live[e])) * 1.04;
+    const most =
+      Math.max(
+        1,
+        ...Array.from(held, (e) => recording.held[e]),
+        ...Array.from(live, (e) => recording.live[e]),
+      ) * 1.04;
     drawByteAxis(upper.context, plot, most);
     const toY = (value) => plot.bottom - ((plot.bottom - plot.top) * value) / most;
     const line = (events, values, name, dash) =>
-      stepLine(upper.context, plot.left, Array.from(events, (e) => toY(values[e])), color(name), 1.5, dash);
+      stepLine(
+        upper.context,
+        plot.left,
+        Array.from(events, (e) => toY(values[e])),
+        color(name),
+        1.5,
+        dash,
+      );
     line(held, recording.held, "held", [5, 3]);
     line(live, recording.live, "series-live");
-    polyline(upper.context, sampled.events, at, (sample) => toY(sample.largest), color("series-run"));
+    polyline(
+      upper.context,
+      sampled.events,
+      at,
+      (sample) => toY(sample.largest),
+      color("series-run"),
+    );
     finish(upper.context, at, upper.height);
 
     const lower = prepare(ratios);
@@ -94,10 +128,12 @@ export function fragmentationView(store) {
 
   function describe() {
     state.textContent = sampled.done
-      ? `The largest run and the ratios are sampled after ${count(sampled.events.length)} events in view; live and held are exact, the highest of each column.`
+      ? `The largest run and the ratios are sampled after ${count(sampled.events.length)} events ` +
+        "in view; live and held are exact, the highest of each column."
       : `Sampling: ${count(sampled.events.length)} of up to ${SAMPLES} …`;
     const here = sampleAt(store.recording, store.cursor);
-    const fact = (id, name, value) => h("span", {}, `${name} `, h("b", { id, "data-value": value }, percent(value)));
+    const fact = (id, name, value) =>
+      h("span", {}, `${name} `, h("b", { id, "data-value": value }, percent(value)));
     fill(
       facts,
       `After event ${eventLabel(store.recording, store.cursor)}: `,

@@ -23,7 +23,8 @@ export function lifetimeView(store) {
     class: "plot tall",
     tabindex: 0,
     role: "img",
-    "aria-label": "Lifetimes of blocks: each is a line from birth to death at the height of its size",
+    "aria-label":
+      "Lifetimes of blocks: each is a line from birth to death at the height of its size",
   });
   const facts = h("p", { class: "facts" });
   const key = h("div");
@@ -60,10 +61,11 @@ export function lifetimeView(store) {
     const { rows, total } = visible();
     const [least, most] = sizeBounds(blocks, rows);
     const y = (size) =>
-      plot.bottom - 6 - ((plot.bottom - plot.top - 12) * Math.log2(size / least)) / Math.log2(most / least);
+      plot.bottom -
+      6 -
+      ((plot.bottom - plot.top - 12) * Math.log2(size / least)) / Math.log2(most / least);
     drawSizeAxis(context, plot, least, most, y);
-    const x = (event) =>
-      xPixel(store, plot, event >= recording.n ? store.hi : xOf(store, event));
+    const x = (event) => xPixel(store, plot, event >= recording.n ? store.hi : xOf(store, event));
     context.save();
     context.beginPath();
     context.rect(plot.left, 0, plot.right - plot.left, plot.bottom);
@@ -72,19 +74,30 @@ export function lifetimeView(store) {
     for (const row of rows) {
       const from = x(blocks.birth[row]);
       context.fillStyle = groupColor(groups.colors[groups.of[row]]);
-      context.fillRect(from, y(blocks.size[row]) - 1, Math.max(1.5, x(blocks.death[row]) - from), 2);
+      context.fillRect(
+        from,
+        y(blocks.size[row]) - 1,
+        Math.max(1.5, x(blocks.death[row]) - from),
+        2,
+      );
     }
     context.restore();
     if (rows.includes(store.selectedBlock)) {
       const row = store.selectedBlock;
       const from = Math.max(plot.left, x(blocks.birth[row]));
       context.strokeStyle = color("select");
-      context.strokeRect(from - 2, y(blocks.size[row]) - 4, Math.max(5, x(blocks.death[row]) - from + 4), 8);
+      context.strokeRect(
+        from - 2,
+        y(blocks.size[row]) - 4,
+        Math.max(5, x(blocks.death[row]) - from + 4),
+        8,
+      );
     }
     const shift = store.axis === "event" ? eventNumber(recording, 0) : 0;
     drawXAxis(context, plot, store.lo, store.hi, store.axis, shift);
     const cursor = x(store.cursor);
-    if (cursor >= plot.left && cursor <= plot.right) verticalLine(context, cursor, plot.top, plot.bottom);
+    if (cursor >= plot.left && cursor <= plot.right)
+      verticalLine(context, cursor, plot.top, plot.bottom);
     drawn = { rows, y, x };
     fill(
       facts,
@@ -116,7 +129,10 @@ export function lifetimeView(store) {
     if (row < 0) return hideTip();
     const { recording, groups } = store;
     const { blocks } = recording;
-    const ends = blocks.death[row] >= recording.n ? "not freed" : `freed at ${eventLabel(recording, blocks.death[row])}`;
+    const ends =
+      blocks.death[row] >= recording.n
+        ? "not freed"
+        : `freed at ${eventLabel(recording, blocks.death[row])}`;
     showTip(event, exactBytes(blocks.size[row]), [
       [tagName(recording, blocks.tag[row]), "", groupColor(groups.colors[groups.of[row]])],
       [`born at ${eventLabel(recording, blocks.birth[row])}`, ends],

@@ -18,13 +18,17 @@ export function runsView(store) {
     h(
       "p",
       { class: "hint" },
-      "A run is memory that is mapped, adjacent and in no block. Bars show bytes; the number of runs is beside them.",
+      "A run is memory that is mapped, adjacent and in no block. Bars show bytes.",
     ),
   );
 
   function render() {
     const { recording, cursor } = store;
-    const runs = freeRuns(recording, mappedRanges(recording, cursor), takenBlocks(recording, cursor));
+    const runs = freeRuns(
+      recording,
+      mappedRanges(recording, cursor),
+      takenBlocks(recording, cursor),
+    );
     const { counts, bytes } = runHistogram(runs);
     const total = bytes.reduce((a, b) => a + b, 0);
     const largest = runs.reduce((most, [, size]) => Math.max(most, size), 0);
@@ -44,7 +48,13 @@ export function runsView(store) {
       h(
         "thead",
         {},
-        h("tr", {}, ...["size of the run", "runs", "bytes", ""].map((text) => h("th", { scope: "col" }, text))),
+        h(
+          "tr",
+          {},
+          ...["size of the run", "runs", "bytes", ""].map((text) =>
+            h("th", { scope: "col" }, text),
+          ),
+        ),
       ),
       h(
         "tbody",

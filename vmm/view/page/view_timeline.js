@@ -132,7 +132,9 @@ export function timelineView(store) {
         ),
       );
       hint.textContent =
-        "Wheel zooms, drag moves, click sets the cursor. Keys: ← → one event, with Shift 1 %; + − zoom; [ ] move; 0 all; P peak.";
+        "Wheel zooms, drag moves, click sets the cursor. " +
+        "Keys: ← → one event, with Shift 1 %; " +
+        "+ − zoom; [ ] move; 0 all; P peak.";
       const lines = recording.held ? [["held", "held by the allocator", "dash"]] : [];
       fill(
         key,
