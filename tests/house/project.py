@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Every import package of the distribution. A new one is one more word here.
-PACKAGES = ("flashmask", "flexckpt")
+PACKAGES = ("flashmask", "flexckpt", "vmm")
 
 # What may be absent from a user's environment. No package may import one of these by itself.
 OPTIONAL = ("deepspeed", "matplotlib", "pytest", "transformers", "triton")

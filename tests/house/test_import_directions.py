@@ -116,6 +116,25 @@ ALLOWED = {
     "flexckpt.tied": MODEL,
     "flexckpt.twins": {*ROOMS, "flexckpt.execute", "flexckpt.export", "flexckpt.transfer"},
     "flexckpt.wording": set(),
+    "vmm": {"vmm"},
+    "vmm.__main__": {"vmm.cli"},
+    "vmm.allocator": {"vmm.errors", "vmm.native", "numpy"},
+    "vmm.cli": {"vmm.errors", "vmm.sim", "vmm.view", "numpy", "rich"},
+    "vmm.errors": set(),
+    "vmm.native": {"vmm.errors"},
+    "vmm.observe": {
+        "vmm.allocator",
+        "vmm.errors",
+        "vmm.native",
+        "vmm.sim",
+        "vmm.torch_hooks",
+        "matplotlib",
+        "numpy",
+        "rich",
+    },
+    "vmm.sim": {"vmm.allocator", "vmm.errors", "vmm.native", "numpy", "rich"},
+    "vmm.torch_hooks": {"vmm.allocator", "vmm.errors", "vmm.native", "vmm.observe"},
+    "vmm.view": {"vmm.errors", "vmm.observe", "vmm.sim", "numpy", "rich"},
 }
 
 # The packages themselves, and only these, may import one another as DESIGN.md says.
