@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from tests.house.project import ROOT
 from vmm.errors import Invalid
 from vmm.sim import suite
 from vmm.sim.generators.registry import generate, generator
@@ -65,6 +69,23 @@ def test_the_seed_decides(name: str) -> None:
     assert digest(first) == digest(again)
     assert digest(first) != digest(other)
     assert first.header["parameters"]["seed"] == 5
+
+
+def test_the_process_does_not_matter() -> None:
+    """Texts hash differently in each process; no order may come from that."""
+    names = ["moe-all-to-all", "fsdp", "pipeline", "inference", "rl-two-streams", "lora-varlen"]
+    program = (
+        "from vmm.sim import suite; from hashlib import sha256\n"
+        f"for name in {names}:\n"
+        "    trace = suite.trace(name, steps=1)\n"
+        "    columns = b''.join(each.tobytes() for each in trace.columns.values())\n"
+        "    print(sha256(columns).hexdigest())\n"
+    )
+    for seed in ("1", "2"):
+        words = [sys.executable, "-c", program]
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        assert ran.stdout.split() == [digest(suite.trace(name, steps=1)) for name in names]
 
 
 def test_traces_are_made_when_asked_for() -> None:

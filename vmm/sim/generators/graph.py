@@ -66,7 +66,7 @@ class Executor:
             self._run(op, 1, reads, writes)
             values.update(zip((name for name, _ in op.outputs), writes, strict=True))
             uses.subtract(op.inputs)
-            for name in {*op.inputs, *(name for name, _ in op.outputs)}:
+            for name in dict.fromkeys((*op.inputs, *(name for name, _ in op.outputs))):
                 if uses[name] <= 0 and name not in held:
                     self.tape.free(values.pop(name))
         return values
