@@ -46,7 +46,7 @@ def require() -> None:
     import torch
 
     require_cuda()
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise Invalid("vmm.enable: CUDA is in use already; call it before the first use of CUDA")
 
 
@@ -57,7 +57,7 @@ def install(allocator: Allocator) -> None:
     plug = torch.cuda.memory.CUDAPluggableAllocator(
         str(native.library_path()), "vmm_torch_malloc", "vmm_torch_free"
     )
-    hooks = plug.allocator()
+    hooks = plug.allocator()  # type: ignore[no-untyped-call]
     missing = [setter for setter in HOOKS if not hasattr(hooks, setter)]
     if missing:
         raise Unsupported(f"vmm: torch {torch.__version__} has no {', '.join(missing)}")

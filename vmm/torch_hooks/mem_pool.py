@@ -55,4 +55,5 @@ def mem_pool(
         install.restype, install.argtypes = c_int, [c_void_p]
         install(allocator.handle)
         _shared = allocator
-    return torch.cuda.MemPool(plug.allocator(), use_on_oom=use_on_oom, no_split=no_split)
+    hooks = plug.allocator()  # type: ignore[no-untyped-call]
+    return torch.cuda.MemPool(hooks, use_on_oom=use_on_oom, no_split=no_split)

@@ -25,15 +25,15 @@ def _reset_peak(device: Any = None) -> None:
 
 
 def _snapshot_segments(mempool_id: Any = None, include_traces: bool = True) -> Any:
-    from vmm import observe
+    from vmm.observe.api import snapshot
 
-    return observe.snapshot(allocator=require().allocator)["segments"]
+    return snapshot(allocator=require().allocator)["segments"]
 
 
 def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    from vmm import observe
+    from vmm.observe.api import snapshot
 
-    return observe.snapshot(allocator=require().allocator)
+    return snapshot(allocator=require().allocator)
 
 
 def _dump_snapshot(filename: str = "dump_snapshot.pickle", **_: Any) -> None:
