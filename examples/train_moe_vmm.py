@@ -11,8 +11,8 @@ Losses are bit for bit those of torch's own allocator (--allocator torch).
     python examples/train_moe_vmm.py --steps 20 --recording run.vmmtrace.gz
     python -m vmm view run.vmmtrace.gz
 
-"held" is what the allocator has from the system, "alive" what tensors use of it; "lost" is the
-rest, and "lost if pages could not move" the part of free memory outside the largest free range.
+"held" is what the allocator had from the system at the most during a step, "alive" what tensors
+used at the most, "lost" the share of the first that the second did not need: fragmentation.
 """
 
 from __future__ import annotations
@@ -137,19 +137,15 @@ class Training:
         return loss.item()
 
 
-COLUMNS = "{:>4}  {:>9}  {:>9}  {:>9}  {:>6}  {:>28}"
+COLUMNS = "{:>4}  {:>9}  {:>14}  {:>13}  {:>6}"
+HEAD = ("step", "loss", "most alive MiB", "most held MiB", "lost")
 
 
 def describe(step: int, loss: float) -> str:
-    stats, lost = vmm.stats(), vmm.fragmentation()
-    return COLUMNS.format(
-        step,
-        f"{loss:.5f}",
-        f"{stats['allocated_bytes.all.current'] / 2**20:.1f}",
-        f"{stats['reserved_bytes.all.current'] / 2**20:.1f}",
-        f"{lost.held:.1%}",
-        f"{lost.unmoved:.1%}",
-    )
+    stats = vmm.stats()
+    alive, held = (stats[f"{kind}_bytes.all.peak"] / 2**20 for kind in ("allocated", "reserved"))
+    cells = (f"{loss:.5f}", f"{alive:.1f}", f"{held:.1f}", f"{1 - alive / held:.1%}")
+    return COLUMNS.format(step, *cells)
 
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:
@@ -176,8 +172,7 @@ def main(words: Sequence[str] | None = None) -> None:
     with ExitStack() as stack:
         if ours:
             allocator = vmm.enable(device="cpu")
-            head = ("step", "loss", "alive MiB", "held MiB", "lost", "lost if pages could not move")
-            print(COLUMNS.format(*head))
+            print(COLUMNS.format(*HEAD))
         recorder = stack.enter_context(vmm.record()) if args.recording else None
         training = Training(args.hidden, args.layers, args.experts, args.longest, args.workers)
         for step in range(args.steps):
@@ -185,6 +180,7 @@ def main(words: Sequence[str] | None = None) -> None:
             if ours:
                 vmm.step()
                 print(describe(step, losses[-1]))
+                allocator.reset_peak()
             else:
                 print(f"{step:>4}  {losses[-1]:>9.5f}")
         if ours:
