@@ -74,7 +74,7 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
-DATA = (".aoa", ".lark")  # what packages read at run time, beside code
+DATA = (".aoa", ".css", ".html", ".js", ".lark")  # what packages read at run time, beside code
 
 
 def data_files() -> set[str]:

@@ -238,7 +238,7 @@ VMM_API vmm_status vmm_note(vmm_allocator* allocator, int device, uint32_t tag);
 VMM_API uint32_t vmm_intern_tag(const char* text);
 VMM_API const char* vmm_tag_text(uint32_t tag);  // null for an unknown number
 
-// The handle behind a stream index; *count is how many there are.
+// The handle behind a stream number of recorded events, those of all devices; *count is how many there are.
 VMM_API vmm_status vmm_streams(vmm_allocator* allocator, uint64_t* out, size_t capacity, size_t* count);
 
 // ---- Replay -------------------------------------------------------------------------------------

@@ -324,7 +324,7 @@ vmm_status vmm_arenas(vmm_allocator* allocator, int device, vmm_arena_info* out,
 
 vmm_status vmm_streams(vmm_allocator* allocator, uint64_t* out, size_t capacity, size_t* count) {
   return list(allocator, 0, out, capacity, count,
-              [](auto* target, auto* rows, size_t n) { return target->streams(rows, n); });
+              [&](auto*, auto* rows, size_t n) { return allocator->recorder.streams(rows, n); });
 }
 
 vmm_status vmm_check(vmm_allocator* allocator, int device) {

@@ -133,7 +133,7 @@ vmm_status Device::forget_pool(uint32_t id) {
       }
     }
     uint64_t done = 0;
-    to_spare(UINT64_MAX, &done, arena);
+    to_spare(UINT64_MAX, &done, VMM_CAUSE_POOL, arena);
     arena->shrink();
   }
   return VMM_OK;
@@ -205,8 +205,10 @@ void Device::record(vmm_action action, Address address, uint64_t size, uint64_t 
   event.t_ns = now();
   event.address = address;
   event.size = size;
-  event.aux = aux;
-  event.stream = stream;
+  // A wait names the other stream in aux.
+  event.aux =
+      action == VMM_EVENT_WAIT ? recorder_->stream_number(timelines_.handle(static_cast<StreamIndex>(aux))) : aux;
+  event.stream = recorder_->stream_number(timelines_.handle(stream));
   event.pool = static_cast<uint16_t>(pool);
   event.device = static_cast<uint8_t>(id_);
   event.action = static_cast<uint8_t>(action);

@@ -79,7 +79,6 @@ class Device {
   size_t blocks(vmm_block_info* out, size_t capacity);
   size_t slots(vmm_slot_info* out, size_t capacity);
   size_t arenas(vmm_arena_info* out, size_t capacity);
-  size_t streams(uint64_t* out, size_t capacity);
   vmm_status check();
   void note(uint32_t tag);
 
@@ -132,7 +131,7 @@ class Device {
   Block* carve(Block* hint, Address low, Address high, BlockState state, Block** rest);
   void count_mapped(Arena* arena, int64_t pages);
   void reap();
-  vmm_status to_spare(uint64_t count, uint64_t* done, Arena* only = nullptr);
+  vmm_status to_spare(uint64_t count, uint64_t* done, vmm_map_cause cause, Arena* only = nullptr);
   uint64_t release_spare(uint64_t count);
   uint64_t stealable_pages(StreamIndex stream);
 

@@ -470,14 +470,15 @@ void Device::reap() {
   stale_.resize(kept);
 }
 
-// Unmaps up to `count` free pages whose fences are done; they become spare.
-vmm_status Device::to_spare(uint64_t count, uint64_t* done, Arena* only) {
+// Unmaps up to `count` free pages whose fences are done; they become spare. The cause says what the caller
+// does with them next.
+vmm_status Device::to_spare(uint64_t count, uint64_t* done, vmm_map_cause cause, Arena* only) {
   std::vector<Move> moves;
   steal_pages(only, nullptr, count, 0, true, &moves);
   if (only != nullptr) {
     std::erase_if(moves, [&](const Move& move) { return move.from->arena->pool != only->pool; });
   }
-  for (Move& move : moves) move.cause = VMM_CAUSE_POOL;
+  for (Move& move : moves) move.cause = cause;
   *done = moves.size();
   return moves.empty() ? VMM_OK : run_moves(&moves, 0);
 }

@@ -20,7 +20,7 @@ vmm_status Device::trim(uint64_t bytes, uint64_t* released) {
   uint64_t done = release_spare(count);
   if (done < count) {
     uint64_t freed = 0;
-    vmm_status status = to_spare(count - done, &freed);
+    vmm_status status = to_spare(count - done, &freed, VMM_CAUSE_CREATE);
     done += release_spare(count - done);
     *released = done * page_size_;
     if (status != VMM_OK) return finish(status);

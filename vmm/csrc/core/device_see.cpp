@@ -232,14 +232,6 @@ size_t Device::arenas(vmm_arena_info* out, size_t capacity) {
   return count;
 }
 
-size_t Device::streams(uint64_t* out, size_t capacity) {
-  std::lock_guard guard(lock_);
-  for (size_t i = 0; i < std::min(capacity, timelines_.size()); ++i) {
-    out[i] = timelines_.handle(static_cast<StreamIndex>(i));
-  }
-  return timelines_.size();
-}
-
 vmm_status Device::block_of(Address address, void** base, uint64_t* size, uint64_t* requested) {
   std::lock_guard guard(lock_);
   Block* block = live_.find(address);

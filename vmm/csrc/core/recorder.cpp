@@ -44,6 +44,20 @@ vmm_status Recorder::start(uint64_t capacity, uint64_t min_size, bool with_stack
   return VMM_OK;
 }
 
+uint16_t Recorder::stream_number(uint64_t handle) {
+  Spin spin(busy_);
+  auto found = std::find(streams_.begin(), streams_.end(), handle);
+  size_t number = static_cast<size_t>(found - streams_.begin());
+  if (found == streams_.end() && number < UINT16_MAX) streams_.push_back(handle);
+  return static_cast<uint16_t>(number);
+}
+
+size_t Recorder::streams(uint64_t* out, size_t capacity) {
+  Spin spin(busy_);
+  std::copy_n(streams_.begin(), std::min(capacity, streams_.size()), out);
+  return streams_.size();
+}
+
 void Recorder::push(const vmm_event& event) {
   Spin spin(busy_);
   if (ring_.empty()) return;

@@ -23,6 +23,10 @@ class Recorder {
   vmm_status start(uint64_t capacity, uint64_t min_size, bool with_stacks);
   void stop() { on_.store(false, std::memory_order_relaxed); }
 
+  // Streams of all devices have one numbering in recordings.
+  uint16_t stream_number(uint64_t handle);
+  size_t streams(uint64_t* out, size_t capacity);
+
   void push(const vmm_event& event);
   size_t read(vmm_event* out, size_t capacity, uint64_t* lost);
 
@@ -31,6 +35,7 @@ class Recorder {
   std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   uint64_t min_size_ = 0;
   std::vector<vmm_event> ring_;
+  std::vector<uint64_t> streams_{0};
   uint64_t written_ = 0, read_ = 0, lost_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kDefaultBytes = 1ull << 40;
 // Address ranges are never handed out twice and those of different devices never meet.
 constexpr Address kFirstAddress = 1ull << 44;
-constexpr Address kAddressesPerDevice = 1ull << 54;
+constexpr Address kAddressesPerDevice = 1ull << 41;
 
 }  // namespace
 
