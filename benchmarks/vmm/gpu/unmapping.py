@@ -95,8 +95,9 @@ def under_load(allocator: Any, work: Work, round_: int, taker: int) -> None:
         allocator.free(at)
     wide = BLOCKS // 2 * BLOCK
     large = allocator.alloc(wide, stream=taker)
-    work.write(taker, large, wide, -round_ - 1)
-    work.expect(taker, large, wide, -round_ - 1)
+    mark = (1 << 40) + round_
+    work.write(taker, large, wide, mark)
+    work.expect(taker, large, wide, mark)
     for at in blocks[1::2]:
         work.expect(owner, at, BLOCK, stamps[at])
     allocator.free(large)

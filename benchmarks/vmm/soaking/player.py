@@ -55,7 +55,6 @@ class Player:
         limit: int,
         seed: int,
         tolerant: bool,
-        stream_model: bool,
     ) -> None:
         self.allocator = allocator
         self.page = page
@@ -366,17 +365,18 @@ class Player:
             self.perform("wake at the end", lambda pool=pool: self._wake_at_end(pool))
         for at in list(self.live):
             self.perform("free at the end", lambda at=at: self._free(at))
-        self.pins.clear()
+        while self.pools.keys() - {0}:
+            self.perform("release at the end", self.pool_release)
         self.verify()
         if may_fail:
             return
-        self.allocator.set_limit(self.limit)
-        stats = self.allocator.stats()
-        aside = stats["pages.quarantined"] + stats["pages.pinned"]
-        size = (self.limit - aside * self.page) // 2
         for try_ in range(FAILURES_AT_MOST):
             try:
-                at = self._alloc(size, 0, 0)
+                self.allocator.set_limit(self.limit)
+                self.allocator.compact(release=True)
+                stats = self.allocator.stats()
+                aside = stats["pages.quarantined"] + stats["pages.pinned"]
+                at = self._alloc(max(1, (self.limit - aside * self.page) // 2), 0, 0)
             except VmmError as error:
                 self.verify()
                 if try_ == FAILURES_AT_MOST - 1:
