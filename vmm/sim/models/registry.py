@@ -10,7 +10,7 @@ from typing import Any
 
 from vmm.errors import Invalid
 
-# Name -> "module:Class". The class is made as Class(capacity, **options), see `vmm.sim.models.base`.
+# Name -> "module:Class", made as Class(capacity, **options): see `vmm.sim.models.base`.
 MODELS: dict[str, str] = {
     "torch": "vmm.sim.models.torch_default:TorchDefault",
     "torch-expandable": "vmm.sim.models.torch_expandable:TorchExpandable",
