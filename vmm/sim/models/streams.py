@@ -146,7 +146,9 @@ class StreamSafe(Generic[B]):
         queue = self._deferred.get(stream)
         if queue:
             now = self.clock.now
-            self._deferred[stream] = deque((min(done, now), left, b) for done, left, b in queue)
+            past = [(min(done, now), left, block) for done, left, block in queue]
+            queue.clear()  # in place: a release may wait while the queue is walked
+            queue.extend(past)
 
     def step(self) -> None:
         """A step of training ended; that changes nothing here."""
@@ -189,10 +191,10 @@ class StreamSafe(Generic[B]):
 
     def _wait_deferred(self) -> None:
         """The host waits for every event that a free depends on, then takes the blocks back."""
-        self.counters["waits"] += sum(len(queue) for queue in self._deferred.values())
-        for queue in self._deferred.values():
-            for _, left, block in queue:
+        waiting, self._deferred = self._deferred, {}
+        self.counters["waits"] += sum(len(queue) for queue in waiting.values())
+        for stream in sorted(waiting):
+            for _, left, block in waiting[stream]:
                 left[0] -= 1
                 if left[0] == 0:
                     self._release(block)
-        self._deferred.clear()
