@@ -68,13 +68,21 @@ def cost(call: str, count: int = 1, size: int = PAGE) -> int:
 
 def native_latency() -> str:
     """The table in the form of the allocator's key ``latency``."""
-    return ",".join(f"{call}={row.ns}ns" for call, row in COSTS.items() if call not in _SEGMENT_CALLS)
+    rows = (f"{call}={row.ns}ns" for call, row in COSTS.items() if call not in _SEGMENT_CALLS)
+    return ",".join(rows)
 
 
-def segment_calls_ns(counters: Mapping[str, int]) -> int:
-    """The driver time of an allocator that asks for whole segments, from what it counted."""
-    return (
-        cost("cuda_malloc", counters["device_alloc"])
-        + cost("cuda_free", counters["device_free"])
-        + cost("device_sync", counters["syncs"])
-    )
+def modelled_ns(counters: Mapping[str, int]) -> int:
+    """The driver time of an allocator, from the counters of its model.
+
+    One that maps pages creates and releases them; any other asks for segments. A page larger
+    than 2 MiB counts as one call only. A model that adds up ``driver_ns`` itself is believed.
+    """
+    if counters.get("driver_ns"):
+        return counters["driver_ns"]
+    got, gone, maps = counters["device_alloc"], counters["device_free"], counters.get("maps", 0)
+    ns = cost("device_sync", counters["syncs"]) + cost("event_sync", counters["waits"])
+    if not maps:
+        return ns + cost("cuda_malloc", got) + cost("cuda_free", gone)
+    ns += cost("create", got) + cost("map", maps) + cost("set_access", maps)
+    return ns + cost("unmap", counters.get("unmaps", 0)) + cost("release", gone)

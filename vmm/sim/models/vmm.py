@@ -13,11 +13,13 @@ from vmm import native
 from vmm.allocator import Allocator
 from vmm.errors import Invalid
 from vmm.sim.driver_costs import native_latency
-from vmm.sim.metrics import per_step
+from vmm.sim.metrics import ROUNDING, per_step
 from vmm.sim.trace import REPLAYED, Trace
 
-# More than any device has, so that only `capacity` limits.
-_DEVICE_BYTES = "4TiB"
+# A device that holds this many times what is live at most: only `capacity` limits.
+_ROOM = 8
+_LEAST_DEVICE = 1 << 30
+_LEAST_RING = 1 << 16  # events
 _OURS = {
     "driver": "it is the null driver",
     "devices": "there is one",
@@ -27,7 +29,7 @@ _OURS = {
     "latency": "it is the table of vmm.sim.driver_costs",
 }
 # Actions and causes of csrc/vmm.h.
-_MAP, _UNMAP, _STEP = 4, 5, 9
+_ALLOC, _MAP, _UNMAP, _STEP = 1, 4, 5, 9
 _CREATE, _POOL, _MOVE, _ALIAS = 0, 1, 2, 3
 _CAUSE_SHIFT = np.uint64(56)
 
@@ -62,21 +64,24 @@ class VmmModel:
             if key in _OURS:
                 raise Invalid(f"the option {key} of vmm cannot be set in a replay: {_OURS[key]}")
         self.capacity, self.options = capacity, options
-        self._open(0).close()  # refuses what is unknown
+        self._open(0, _LEAST_DEVICE).close()  # refuses what is unknown
 
     def replay_trace(self, trace: Trace, lag_ns: int, stop_at_oom: bool = False) -> NativeRun:
         """Runs the whole trace; `lag_ns` is how long after its event the work of a stream ends."""
         chosen = trace.is_op(REPLAYED)
         events, ids = replay_events(trace, chosen)
-        with self._open(lag_ns) as allocator:
-            _make_pools(allocator, events)
-            # Only pages and steps are recorded; the ring holds all that the events could cause.
-            allocator.record_start(1 << 22, min_size=1 << 62)
-            result = allocator.replay(events, ids, stop_at_oom=stop_at_oom, addresses=True)
-            recorded, lost = allocator.record_read(1 << 22)
-            stats = allocator.stats()
-        if lost:
-            raise Invalid(f"the trace moves more pages than a recording holds: {lost} were lost")
+        device_bytes = max(self.capacity or 0, _ROOM * int(trace.live(ROUNDING).max(initial=0)))
+        ring = (4 * len(events)) + _LEAST_RING
+        while True:
+            with self._open(lag_ns, max(device_bytes, _LEAST_DEVICE)) as allocator:
+                placed = _make_pools(allocator, events)
+                allocator.record_start(ring)
+                result = allocator.replay(placed, ids, stop_at_oom=stop_at_oom, addresses=True)
+                recorded, lost = allocator.record_read(ring)
+                stats = allocator.stats()
+            if not lost:
+                break
+            ring = 2 * (ring + lost)  # more pages moved than the ring held
         assert result.addresses is not None
         failed = np.zeros(len(trace), dtype=bool)
         done = np.flatnonzero(chosen)[: result.done + 1 if stop_at_oom else None]
@@ -84,16 +89,16 @@ class VmmModel:
         return NativeRun(
             counters=_counters(stats),
             failed=failed,
-            reserved=_reserved(recorded, trace.t_ns, stats["page_size"]),
+            reserved=_reserved(recorded, (trace.op == ord("a")) & ~failed, stats["page_size"]),
             reserved_peak=stats["reserved_bytes.all.peak"],
             steals_per_step=_steals(recorded),
             seconds=result.elapsed_ns / 1e9,
         )
 
-    def _open(self, lag_ns: int) -> Allocator:
+    def _open(self, lag_ns: int, device_bytes: int) -> Allocator:
         config: dict[str, object] = {
             "driver": "null",
-            "device_bytes": _DEVICE_BYTES,
+            "device_bytes": device_bytes,
             "lag_ns": lag_ns,
             "latency": native_latency(),
         }
@@ -126,11 +131,13 @@ def replay_events(
     return events, len(ids)
 
 
-def _make_pools(allocator: Allocator, events: NDArray[np.void]) -> None:
-    """Gives every private pool of the events its number in the allocator."""
+def _make_pools(allocator: Allocator, events: NDArray[np.void]) -> NDArray[np.void]:
+    """Makes every private pool of the events; returns them with the numbers it got."""
     pools, places = np.unique(events["pool"], return_inverse=True)
     numbers = [allocator.pool_create(f"pool {pool}") if pool else 0 for pool in pools]
+    events = events.copy()
     events["pool"] = np.asarray(numbers, dtype=np.uint32)[places]
+    return events
 
 
 def _counters(stats: dict[str, int]) -> dict[str, int]:
@@ -162,8 +169,13 @@ def _steals(recorded: NDArray[np.void]) -> list[int]:
     return per_step(marks.tolist(), int(count[-1]) if len(count) else 0)
 
 
-def _reserved(recorded: NDArray[np.void], t_ns: NDArray[np.int64], page: int) -> NDArray[np.int64]:
-    """int64[n]: bytes held after each event of the trace. Pages in the pool stay held."""
+def _reserved(
+    recorded: NDArray[np.void], placed: NDArray[np.bool_], page: int
+) -> NDArray[np.int64]:
+    """int64[n]: bytes held after each event; `placed` bool[n] marks the allocs that succeeded.
+
+    Pages are recorded before the alloc that they were for. Those in the pool stay held.
+    """
     causes, action = _causes(recorded), recorded["action"]
     from_pool = (action == _MAP) & (causes <= _POOL)
     to_pool = (action == _UNMAP) & (causes == _POOL)
@@ -171,6 +183,6 @@ def _reserved(recorded: NDArray[np.void], t_ns: NDArray[np.int64], page: int) ->
     used = np.cumsum(from_pool.astype(np.int64) - to_pool - released)
     gone = np.cumsum(released)
     held = np.maximum.accumulate(used + gone) - gone
-    at = np.searchsorted(recorded["t_ns"].astype(np.int64), t_ns, side="right")
-    result: NDArray[np.int64] = np.append(0, held)[at] * page
+    at_allocs = np.append(0, held[action == _ALLOC])
+    result: NDArray[np.int64] = at_allocs[np.cumsum(placed)] * page
     return result
