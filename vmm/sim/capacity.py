@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vmm.errors import Invalid
 from vmm.sim.metrics import ROUNDING
@@ -44,7 +45,7 @@ def at_factors(
     factors: Sequence[float] = FACTORS,
     *,
     lag_ns: int = LAG_NS,
-    **options: object,
+    **options: Any,
 ) -> dict[float, Result]:
     """A run at each of these multiples of max A, by the multiple."""
     unit = peak(trace)
@@ -61,7 +62,7 @@ def smallest(
     lag_ns: int = LAG_NS,
     resolution: float = RESOLUTION,
     known: Sequence[Result] = (),
-    **options: object,
+    **options: Any,
 ) -> Smallest:
     """C*, to `resolution` in units of max A, and never below max A.
 

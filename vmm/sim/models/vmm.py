@@ -83,13 +83,16 @@ class VmmModel:
                 break
             ring = 2 * (ring + lost)  # more pages moved than the ring held
         assert result.addresses is not None
-        failed = np.zeros(len(trace), dtype=bool)
-        done = np.flatnonzero(chosen)[: result.done + 1 if stop_at_oom else None]
-        failed[done] = (trace.op[done] == ord("a")) & (result.addresses[: len(done)] == 0)
+        # A run that stops has done the event that failed.
+        done = np.flatnonzero(chosen)[: result.done]
+        asked = trace.op[done] == ord("a")
+        refused = asked & (result.addresses[: len(done)] == 0)
+        failed, placed = np.zeros((2, len(trace)), dtype=bool)
+        failed[done], placed[done] = refused, asked & ~refused
         return NativeRun(
             counters=_counters(stats),
             failed=failed,
-            reserved=_reserved(recorded, (trace.op == ord("a")) & ~failed, stats["page_size"]),
+            reserved=_reserved(recorded, placed, stats["page_size"]),
             reserved_peak=stats["reserved_bytes.all.peak"],
             steals_per_step=_steals(recorded),
             seconds=result.elapsed_ns / 1e9,
