@@ -59,6 +59,10 @@ PLAIN_LIBRARIES = {"vmm._core": ["vmm/csrc/core", "vmm/csrc/drivers", "vmm/csrc/
 # Shared libraries that see all of torch's C++: module name -> sources. They fit one minor version
 # of torch, so a wheel for every version is built with PORTABLE=1 and does without them.
 TORCH_LIBRARIES = {"vmm._torch_cpu": ["vmm/csrc/torch/cpu_hook.cpp"]}
+# The same, where torch was built with CUDA and the headers of CUDA are there.
+CUDA_LIBRARIES = {
+    "vmm._torch_cuda": ["vmm/csrc/torch/cuda_subclass.cpp", "vmm/csrc/torch/cuda_snapshot.cpp"]
+}
 
 
 def prefix_maps(*headers: str) -> list[str]:
@@ -115,24 +119,33 @@ def plain_library(module: str, folders: list[str]) -> Extension:
     return extension
 
 
-def torch_library(module: str, sources: list[str]) -> Extension:
+def torch_library(module: str, sources: list[str], device: str = "cpu") -> Extension:
     """A library with a C interface that only the torch it was compiled for can open."""
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
+    headers = include_paths(device)
     extension = Extension(
         module,
         sources=list(sources),
-        include_dirs=["vmm/csrc", *include_paths()],
+        include_dirs=["vmm/csrc", *headers],
         library_dirs=library_paths(),
-        libraries=["c10"],
-        extra_compile_args=DIALECT + LEVEL + prefix_maps(*reversed(include_paths())),
+        libraries=["c10"] if device == "cpu" else ["c10", "c10_cuda", "torch_cpu", "torch_cuda"],
+        extra_compile_args=DIALECT + LEVEL + prefix_maps(*reversed(headers)),
         py_limited_api=True,  # it knows no Python at all
         language="c++",
     )
     extension.source_flags = {source: [] for source in sources}
     extension.torch_version = torch.__version__
     return extension
+
+
+def cuda_libraries() -> dict[str, list[str]]:
+    """The libraries for CUDA, none where they cannot be compiled."""
+    import torch
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_LIBRARIES if torch.version.cuda and CUDA_HOME and not PORTABLE else {}
 
 
 class BuildExt(build_ext):
@@ -187,6 +200,7 @@ if BUILD_NATIVE:
             *(stable_extension(*row) for row in STABLE_EXTENSIONS.items()),
             *(plain_library(*row) for row in PLAIN_LIBRARIES.items()),
             *(torch_library(*row) for row in TORCH_LIBRARIES.items() if not PORTABLE),
+            *(torch_library(*row, device="cuda") for row in cuda_libraries().items()),
         ],
         cmdclass={"build_ext": BuildExt},
         options={"bdist_wheel": {"py_limited_api": f"cp{PYTHON_FLOOR[0]}{PYTHON_FLOOR[1]}"}},

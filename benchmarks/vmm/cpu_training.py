@@ -90,10 +90,8 @@ def main() -> None:
     parser.add_argument("--out")
     args = parser.parse_args()
     config = {"cpu_min": args.cpu_min} if args.cpu_min else {}
-    rows = [
-        measure(args.pairs, dict(hidden=hidden, layers=2, experts=8, longest=256), config)
-        for hidden in args.hidden
-    ]
+    sizes = {"layers": 2, "experts": 8, "longest": 256}
+    rows = [measure(args.pairs, sizes | {"hidden": hidden}, config) for hidden in args.hidden]
     timing.write(args.out, {"environment": timing.environment(), "config": config, "rows": rows})
 
 

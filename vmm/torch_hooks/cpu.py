@@ -2,8 +2,9 @@
 # Copyright the paddle-on-torch authors
 """Serves torch's CPU tensors from the allocator, through csrc/torch/cpu_hook.h.
 
-A fork of the process has no allocator: its new tensors are ordinary, and those it inherited are
-never freed there.
+A fork of the process has no allocator: its new tensors are ordinary. Those it inherited are never
+freed there, and their memory is shared with the parent: what one writes, the other sees, and what
+the parent frees may change. A worker of a DataLoader may read them; it should write to its own.
 """
 
 from __future__ import annotations

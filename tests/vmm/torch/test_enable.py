@@ -70,7 +70,7 @@ def test_a_pool_sleeps_and_wakes_with_its_content(hooked):
     assert vmm.stats()["reserved_bytes.all.current"] == held - given
     assert (inner.sum() + outside.sum()).item() == (1 << 18) + (1 << 20)
     with vmm.pool("weights"), pytest.raises(RuntimeError, match="sleep"):
-        torch.ones(5)
+        torch.ones(1 << 20)
     vmm.wake("weights")
     assert weights.data_ptr() == address
     assert torch.equal(weights, torch.arange(1 << 20))

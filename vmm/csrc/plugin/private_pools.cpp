@@ -18,8 +18,7 @@ std::string name_of(MempoolId id) {
 
 }  // namespace
 
-void PrivatePools::begin(vmm_allocator* core, int device, MempoolId id, StreamFilter filter) {
-  std::lock_guard lock(mutex_);
+PrivatePools::Private& PrivatePools::use(vmm_allocator* core, int device, MempoolId id) {
   auto [place, is_new] = pools_.try_emplace({device, id});
   Private& pool = place->second;
   if (is_new && vmm_pool_create(core, device, name_of(id).c_str(), 0, 0, &pool.pool) != VMM_OK) {
@@ -27,8 +26,25 @@ void PrivatePools::begin(vmm_allocator* core, int device, MempoolId id, StreamFi
     throw std::runtime_error(vmm_last_error());
   }
   ++pool.uses;
-  routes_.push_back({device, id, std::move(filter), pool.pool});
+  return pool;
+}
+
+void PrivatePools::begin(vmm_allocator* core, int device, MempoolId id, StreamFilter filter) {
+  std::lock_guard lock(mutex_);
+  routes_.push_back({device, id, std::move(filter), use(core, device, id).pool});
   active_.store(routes_.size(), std::memory_order_release);
+}
+
+void PrivatePools::hold(vmm_allocator* core, int device, MempoolId id) {
+  std::lock_guard lock(mutex_);
+  use(core, device, id);
+}
+
+std::pair<uint32_t, int> PrivatePools::look(int device, MempoolId id) {
+  std::lock_guard lock(mutex_);
+  const auto place = pools_.find({device, id});
+  if (place == pools_.end()) return {0, 0};
+  return {place->second.pool, place->second.uses};
 }
 
 void PrivatePools::end(int device, MempoolId id) {

@@ -22,6 +22,7 @@ class PrivatePools {
   // Throw std::runtime_error.
   void begin(vmm_allocator* core, int device, MempoolId id, StreamFilter filter);
   void end(int device, MempoolId id);
+  void hold(vmm_allocator* core, int device, MempoolId id);
   void release(vmm_allocator* core, int device, MempoolId id);
 
   // Whether some pool takes requests now.
@@ -29,6 +30,9 @@ class PrivatePools {
 
   // The pool that such a request goes to, or `otherwise`.
   uint32_t pool_for(int device, cudaStream_t stream, uint32_t otherwise);
+
+  // The number and the uses of a pool; zeros if there is none.
+  std::pair<uint32_t, int> look(int device, MempoolId id);
 
   // Pins what came from a private pool; memory from other pools is let be.
   void keep(vmm_allocator* core, int device, uint32_t pool, void* pointer, uint64_t size);
@@ -47,6 +51,8 @@ class PrivatePools {
     StreamFilter filter;
     uint32_t pool;
   };
+
+  Private& use(vmm_allocator* core, int device, MempoolId id);
 
   std::mutex mutex_;
   std::map<std::pair<int, MempoolId>, Private> pools_;

@@ -182,4 +182,10 @@ void vmm_torch_end_allocate_to_pool(int device, vmm::MempoolId id) { vmm::plugin
 
 void vmm_torch_release_pool(int device, vmm::MempoolId id) { vmm::plugin().pools.release(vmm::opened(), device, id); }
 
+void vmm_torch_hold_pool(int device, vmm::MempoolId id) { vmm::plugin().pools.hold(vmm::opened(), device, id); }
+
+uint32_t vmm_torch_pool_number(int device, vmm::MempoolId id) { return vmm::plugin().pools.look(device, id).first; }
+
+int vmm_torch_pool_uses(int device, vmm::MempoolId id) { return vmm::plugin().pools.look(device, id).second; }
+
 }  // extern "C"

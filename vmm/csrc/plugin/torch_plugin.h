@@ -48,6 +48,13 @@ VMM_API void vmm_torch_begin_allocate_to_pool(int device, vmm::MempoolId id, vmm
 VMM_API void vmm_torch_end_allocate_to_pool(int device, vmm::MempoolId id);
 VMM_API void vmm_torch_release_pool(int device, vmm::MempoolId id);
 
+// A use of a pool without requests, also matched by a release; for the subclass.
+VMM_API void vmm_torch_hold_pool(int device, vmm::MempoolId id);
+
+// The number of the pool of this name, and its uses; 0 if there is none.
+VMM_API uint32_t vmm_torch_pool_number(int device, vmm::MempoolId id);
+VMM_API int vmm_torch_pool_uses(int device, vmm::MempoolId id);
+
 // For torch.cuda.MemPool, which asks for segments, and tries again later when it gets null.
 VMM_API vmm_status vmm_mempool_install(vmm_allocator* core);
 VMM_API void* vmm_mempool_malloc(ssize_t size, int device, cudaStream_t stream);
