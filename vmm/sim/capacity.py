@@ -67,8 +67,7 @@ def smallest(
     """C*, to `resolution` in units of max A, and never below max A.
 
     `known` are runs of the same trace, allocator, lag and options that need not be made again.
-    An allocator may fail at a capacity above one at which it succeeds; the answer then lies at one
-    of the places where that changes. Raises `vmm.errors.Invalid`.
+    Raises `vmm.errors.Invalid`.
     """
     unit = peak(trace)
     seen = {each.capacity: each.completed for each in known if each.capacity is not None}
@@ -87,11 +86,13 @@ def bisect(
 ) -> Smallest:
     """The smallest capacity of at least `unit` bytes at which `completes`, within `resolution`.
 
-    The answer was asked, or is in `known`. Raises `Invalid` for a resolution that is not above 0.
+    `FACTORS` are tried in turn, then larger ones, and the gap below the first that completes is
+    halved: an allocator may fail above a capacity at which it succeeds. The answer was asked, or is
+    in `known`. Raises `Invalid` for a resolution that is not above 0.
     """
     if not resolution > 0:
         raise Invalid(f"resolution: it must be above 0, but is {resolution}")
-    seen = {each: fine for each, fine in (known or {}).items() if each >= unit}
+    seen = dict(known or {})
     runs = 0
 
     def ask(capacity: int) -> bool:
@@ -101,17 +102,15 @@ def bisect(
             seen[capacity] = completes(capacity)
         return seen[capacity]
 
-    if ask(unit):
-        return Smallest(unit, 0.0, None, runs)
-    fine = [each for each, well in seen.items() if well]
-    above = min(fine, default=0)
-    if not above:
-        above = max(seen)
-        while not ask(above := above + max(unit // 10, above - unit)):
-            if above > 1024 * unit:
-                raise Invalid(f"the trace does not complete in {above} bytes")
-    below = max(each for each, well in seen.items() if not well and each < above)
-    while above - below > max(int(resolution * unit), 1):
+    below = None
+    for factor in (*FACTORS, *(1 + 0.1 * 2**power for power in range(1, 16))):
+        above = int(unit * factor)
+        if ask(above):
+            break
+        below = above
+    else:
+        raise Invalid(f"the trace does not complete in {above} bytes")
+    while below is not None and above - below > max(int(resolution * unit), 1):
         middle = (above + below) // 2
         if ask(middle):
             above = middle

@@ -74,9 +74,9 @@ class VmmModel:
         ring = (4 * len(events)) + _LEAST_RING
         while True:
             with self._open(lag_ns, max(device_bytes, _LEAST_DEVICE)) as allocator:
-                placed = _make_pools(allocator, events)
+                rows = _make_pools(allocator, events)
                 allocator.record_start(ring)
-                result = allocator.replay(placed, ids, stop_at_oom=stop_at_oom, addresses=True)
+                result = allocator.replay(rows, ids, stop_at_oom=stop_at_oom, addresses=True)
                 recorded, lost = allocator.record_read(ring)
                 stats = allocator.stats()
             if not lost:
@@ -87,7 +87,7 @@ class VmmModel:
         done = np.flatnonzero(chosen)[: result.done]
         asked = trace.op[done] == ord("a")
         refused = asked & (result.addresses[: len(done)] == 0)
-        failed, placed = np.zeros((2, len(trace)), dtype=bool)
+        failed, placed = np.zeros(len(trace), dtype=bool), np.zeros(len(trace), dtype=bool)
         failed[done], placed[done] = refused, asked & ~refused
         return NativeRun(
             counters=_counters(stats),
