@@ -17,7 +17,7 @@ READY := $(DEPENDENCIES) $(NATIVE)
 NO_GPU := gpu-check: torch.cuda.is_available() is False on this machine. Nothing was checked.
 OLD_PYTHON := Python 3.10 or newer is needed. Choose one with: make PYTHON=...
 
-.PHONY: help demo test check format bench bench-checkpoints gpu-check wheel clean
+.PHONY: help demo test browser check format bench bench-checkpoints bench-memory gpu-check wheel clean
 
 help:
 	@echo "make demo       train a small language model on packed documents, with a picture and a table"
@@ -26,6 +26,7 @@ help:
 	@echo "make format     put Python and C++ into the form that check wants"
 	@echo "make bench      time the CPU kernels against the attention of torch"
 	@echo "make bench-checkpoints   time loads, saves and conversions beside torch DCP and others"
+	@echo "make bench-memory   replay traces under all allocators, time the allocator beside others"
 	@echo "make gpu-check  run the tests that need a GPU"
 	@echo "make wheel      build a wheel into dist/"
 	@echo "make clean      remove all that was built; the virtual environment stays"
@@ -33,8 +34,21 @@ help:
 demo: $(READY)
 	$(RUN) examples/train_packed_lm.py
 
-test: $(READY)
+test: $(READY) browser
 	$(RUN) -m pytest -q
+
+# The tests of the memory viewer drive Chromium. Where a container lets us, it is installed; BROWSER=0 leaves
+# it out, and those tests then say that they were skipped.
+browser:
+	@test "$(BROWSER)" != 0 || exit 0; \
+	for name in chromium chromium-browser google-chrome; do \
+	    command -v $$name > /dev/null && exit 0; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    echo "Installing chromium (apt-get) for the tests of the memory viewer"; \
+	    { apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null 2>&1 && exit 0; \
+	fi; \
+	echo "There is no chromium: the tests of the memory viewer's page are skipped"
 
 check: $(DEPENDENCIES)
 	$(RUN) -m ruff check .
@@ -53,9 +67,16 @@ bench: $(READY)
 bench-checkpoints: $(DEPENDENCIES)
 	$(RUN) -m benchmarks.flexckpt
 
+bench-memory: $(READY)
+	$(RUN) -m benchmarks.vmm.fragmentation
+	$(RUN) -m benchmarks.vmm.replay_speed
+	$(RUN) -m benchmarks.vmm.hot_path
+	$(RUN) -m benchmarks.vmm.cpu_training
+
 gpu-check: $(READY)
 	@$(RUN) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("$(NO_GPU)")'
 	$(RUN) -m pytest -q -m gpu
+	$(RUN) -m benchmarks.vmm.gpu_check
 
 # setuptools packs whatever lies in its build folder, also files which have since been deleted.
 wheel: $(DEPENDENCIES)
