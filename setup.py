@@ -58,7 +58,9 @@ PLAIN_LIBRARIES = {"vmm._core": ["vmm/csrc/core", "vmm/csrc/drivers", "vmm/csrc/
 
 # Shared libraries that see all of torch's C++: module name -> sources. They fit one minor version
 # of torch, so a wheel for every version is built with PORTABLE=1 and does without them.
-TORCH_LIBRARIES = {"vmm._torch_cpu": ["vmm/csrc/torch/cpu_hook.cpp"]}
+TORCH_LIBRARIES = {
+    "vmm._torch_cpu": ["vmm/csrc/torch/cpu_hook.cpp", "vmm/csrc/torch/fork_memory.cpp"]
+}
 # The same, where torch was built with CUDA and the headers of CUDA are there.
 CUDA_LIBRARIES = {
     "vmm._torch_cuda": ["vmm/csrc/torch/cuda_subclass.cpp", "vmm/csrc/torch/cuda_snapshot.cpp"]

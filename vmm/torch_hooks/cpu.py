@@ -3,8 +3,8 @@
 """Serves torch's CPU tensors from the allocator, through csrc/torch/cpu_hook.h.
 
 A fork of the process has no allocator: its new tensors are ordinary. Those it inherited are never
-freed there, and their memory is shared with the parent: what one writes, the other sees, and what
-the parent frees may change. A worker of a DataLoader may read them; it should write to its own.
+freed there. It may write to them, and the parent does not see that; but a page that the child has
+not written to yet shows what the parent writes, also after the parent has freed the tensor.
 """
 
 from __future__ import annotations

@@ -132,6 +132,8 @@ def test_a_child_reads_what_it_inherited_and_frees_nothing_of_it(hooked):
         try:
             torch.set_num_threads(1)
             ok = inherited.sum().item() == 499500 and vmm.enabled() is None
+            inherited.zero_()  # which the parent must not see
+            ok = ok and inherited.sum().item() == 0
             del inherited
             gc.collect()
             own = torch.ones(1 << 20)

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.house.project import ROOT
+from vmm.sim.readers import read_any
 
 BUILT = sorted((ROOT / "vmm").glob("_torch_cpu*.so"))
 pytestmark = pytest.mark.skipif(not BUILT, reason="the hook for CPU tensors was not built")
@@ -32,10 +33,14 @@ def train(tmp_path, allocator, *words, config=""):
     return json.loads(out.read_text()), done.stdout
 
 
-def test_losses_are_equal_to_the_bit_with_forked_workers(tmp_path):
+@pytest.fixture(scope="module")
+def losses_of_torch(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("torch"), "torch", "--workers", "0")[0]["losses"]
+
+
+def test_losses_are_equal_to_the_bit_with_forked_workers(tmp_path, losses_of_torch):
     ours, text = train(tmp_path, "vmm", "--workers", "2")
-    theirs, _ = train(tmp_path, "torch", "--workers", "2")
-    assert ours["losses"] == theirs["losses"]
+    assert ours["losses"] == losses_of_torch
     assert ours["losses"][-1] < ours["losses"][0]
     assert len(text.splitlines()) == 1 + 5 + 2
 
@@ -46,20 +51,15 @@ def test_losses_are_equal_to_the_bit_with_forked_workers(tmp_path):
     assert before["num_ooms"] == 0
 
 
-def test_pages_may_be_stolen_under_a_training_run(tmp_path):
+def test_pages_may_be_stolen_under_a_training_run_that_is_recorded(tmp_path, losses_of_torch):
     """Small pages, which come from another place if they can, under a model of all mappings."""
+    path = tmp_path / "run.vmmtrace.gz"
     config = "page:64KiB,granularity:64KiB,policy:steal_first,checking:1"
-    ours, _ = train(tmp_path, "vmm", "--workers", "0", config=config)
-    theirs, _ = train(tmp_path, "torch", "--workers", "0")
-    assert ours["losses"] == theirs["losses"]
+    words = ("--workers", "0", "--recording", str(path))
+    ours, _ = train(tmp_path, "vmm", *words, config=config)
+    assert ours["losses"] == losses_of_torch
     assert ours["before"]["steals.move"] + ours["before"]["steals.alias"] > 100
 
-
-def test_a_recording_of_a_run_can_be_read(tmp_path):
-    from vmm.sim.readers import read_any
-
-    path = tmp_path / "run.vmmtrace.gz"
-    train(tmp_path, "vmm", "--workers", "0", "--recording", str(path))
     trace = read_any(path)
     ops = [chr(op) for op in trace.op]
     assert ops.count("m") == 5

@@ -20,6 +20,8 @@
 #include <atomic>
 #include <string>
 
+#include "torch/fork_memory.h"
+
 namespace {
 
 constexpr uint8_t kPriority = 100;  // above every allocator that torch registers itself
@@ -93,6 +95,7 @@ CpuAllocator& allocator() {
 
 // Runs in the child before fork() returns, with one thread.
 void leave_parent() {
+  if (newest.load() != nullptr) vmm::keep_writes_from_parent();
   for (Source* source = newest.load(); source != nullptr; source = source->older) source->inherited.store(true);
   if (current.exchange(nullptr) != nullptr) c10::SetCPUAllocator(before.load(), kPriority);
 }
