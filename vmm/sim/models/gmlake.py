@@ -111,6 +111,7 @@ class Gmlake(StreamSafe["Grant | Block"]):
         home = self._homes.get((stream, pool))
         if home is None:
             home = self._homes[stream, pool] = FreeSpans()
+        if self._unused:
             self._unused.discard(pool)
         grant = self._find(home, rounded, stream)
         if grant is None and not self._lazy:

@@ -10,6 +10,7 @@ the driver only when it has no more, after the stream that owns them was waited 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from math import lcm
 
 from vmm.sim.models.base import OutOfMemory
 from vmm.sim.models.best_fit import (
@@ -73,6 +74,7 @@ class TorchExpandable(StreamSafe[Span]):
         self._pages = (values["large_page_mb"] * MIB, values["small_page_mb"] * MIB)
         self._groups: dict[tuple[int, bool, int], Group] = {}
         self._released: set[int] = set()  # private pools nobody allocates from any more
+        self._alignment = lcm(*self._pages)
         self._bump = _FIRST_ADDRESS
 
     # ---- Blocks ----
@@ -119,6 +121,7 @@ class TorchExpandable(StreamSafe[Span]):
         if group is None:
             group = Group(stream, pool, self._pages[small])
             self._groups[stream, small, pool] = group
+        if self._released:
             self._released.discard(pool)
         return group
 
@@ -176,7 +179,7 @@ class TorchExpandable(StreamSafe[Span]):
         if size < rounded:
             return None
         segment = Span(self._bump, size, UNMAPPED, group.stream, group)
-        self._bump += size
+        self._bump += -(-size // self._alignment) * self._alignment
         group.add_unmapped(segment)
         return segment
 
