@@ -50,6 +50,22 @@ fused = flexckpt.transform({{"a": value[0], "b": key[0]}}, "a, b -> c, axis=0")
 assert torch.equal(fused["c"], torch.cat([value[0], key[0]]))
 assert recipes.names()
 
+import vmm
+
+with vmm.Allocator(driver="host", device_bytes="64MiB", check=2) as allocator:
+    blocks = [allocator.alloc(6 << 20) for _ in range(10)]
+    for block in blocks[::2]:
+        allocator.free(block)
+    assert allocator.alloc(30 << 20)  # of free pages that lay apart
+    stats = allocator.stats()
+    assert stats["steals.move"] + stats["steals.alias"] >= 10
+try:
+    vmm.enable(device="cpu")
+except vmm.Unsupported as error:
+    assert "torch" in str(error)
+else:
+    raise AssertionError("the wheel has no hook for CPU tensors")
+
 inputs = (query, key, value)
 for ours, theirs in zip(
     torch.autograd.grad(out.square().sum(), inputs),
@@ -95,7 +111,7 @@ def wheel(tmp_path_factory) -> Path:
     copy_sources(folder / "source")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     flags = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
-    run(*pip, "wheel", *flags, ".", cwd=folder / "source")
+    run(*pip, "wheel", *flags, ".", cwd=folder / "source", PORTABLE="1")
     shutil.rmtree(folder / "source")
     (path,) = folder.glob("*.whl")
     return path
@@ -115,9 +131,12 @@ def test_content_is_the_packages_and_nothing_else(wheel):
     }
     assert {name for name in names if name.endswith(".py")} == sources
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
-    assert "flashmask/_C.abi3.so" in names
+    # What fits only one version of torch is not in a wheel for all of them.
+    libraries = {name for name in names if name.endswith(".so")}
+    assert libraries == {"flashmask/_C.abi3.so", "vmm/_core.abi3.so"}
     assert {name for name in names if name.endswith(DATA)} == data_files()
-    assert [name for name in names if name.endswith((".cpp", ".h"))] == []
+    # The C interface is for others to compile against; no other source travels.
+    assert [name for name in names if name.endswith((".cpp", ".h"))] == ["vmm/csrc/vmm.h"]
 
 
 def test_source_distribution_has_all_that_a_build_needs(tmp_path):
