@@ -176,5 +176,5 @@ class AgainstAByteMap(RuleBasedStateMachine):
 
 TestAgainstAByteMap = AgainstAByteMap.TestCase
 TestAgainstAByteMap.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, derandomize=True
+    max_examples=120, stateful_step_count=50, deadline=None, derandomize=True
 )

@@ -28,6 +28,16 @@ def test_nothing_is_violated(mode: str) -> None:
         assert player.streams.checked > 30
 
 
+# Rounds in which a mistake of the allocator once showed.
+FOUND = [("none", 5), ("none", 11), ("event_create", 3084)]
+
+
+@pytest.mark.parametrize(("mode", "seed"), FOUND)
+def test_what_was_found_stays_mended(mode: str, seed: int) -> None:
+    _, violated = play(mode, seed, 250)
+    assert violated == ""
+
+
 def test_threads_keep_their_numbers() -> None:
     assert play_threads(1, 300) == ""
 
