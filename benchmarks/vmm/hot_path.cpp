@@ -82,9 +82,9 @@ bool load(void* library, const char* name, F* out) {
 bool load_vmm(const char* path) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) std::fprintf(stderr, "%s\n", dlerror());
-  return library != nullptr && load(library, "vmm_create", &vmm.create) &&
-         load(library, "vmm_destroy", &vmm.destroy) && load(library, "vmm_allocate", &vmm.allocate) &&
-         load(library, "vmm_deallocate", &vmm.deallocate) && load(library, "vmm_last_error", &vmm.last_error);
+  return library != nullptr && load(library, "vmm_create", &vmm.create) && load(library, "vmm_destroy", &vmm.destroy) &&
+         load(library, "vmm_allocate", &vmm.allocate) && load(library, "vmm_deallocate", &vmm.deallocate) &&
+         load(library, "vmm_last_error", &vmm.last_error);
 }
 
 bool open_vmm() {
@@ -259,9 +259,8 @@ void many_threads(const Heap& heap, const Mix& mix, int threads, size_t operatio
   for (std::thread& thread : running) thread.join();
   pthread_barrier_destroy(&barrier);
   const double calls = 2.0 * threads * static_cast<double>(operations - operations / 5);
-  std::printf(
-      "{\"round\": %d, \"mix\": \"%s\", \"heap\": \"%s\", \"threads\": %d, \"operations_per_second\": %.0f}\n", round,
-      mix.name, heap.name.c_str(), threads, calls / took);
+  std::printf("{\"round\": %d, \"mix\": \"%s\", \"heap\": \"%s\", \"threads\": %d, \"operations_per_second\": %.0f}\n",
+              round, mix.name, heap.name.c_str(), threads, calls / took);
 }
 
 }  // namespace
