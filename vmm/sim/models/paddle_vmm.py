@@ -28,7 +28,7 @@ OPTIONS = {
 }
 
 _FIRST_ADDRESS = 1 << 40
-_SPACING = 1 << 42  # between the heaps
+_SPACING = 1 << 40  # between the heaps
 
 
 class Heap:
