@@ -17,17 +17,17 @@ ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
 class Span:
     """`size` bytes at `address`; ``rounded`` of them are a request's while the span is live.
 
-    ``home`` is whatever the model keeps its spans in.
+    ``home`` is whatever the model keeps its spans in; ``use`` numbers what it is used for.
     """
 
-    __slots__ = ("address", "home", "next", "previous", "rounded", "size", "state", "stream")
+    __slots__ = ("address", "home", "next", "previous", "rounded", "size", "state", "stream", "use")
 
     def __init__(self, address: int, size: int, state: int, stream: int, home: Any) -> None:
         self.address, self.size, self.state, self.stream = address, size, state, stream
         self.home = home
         self.previous: Span | None = None
         self.next: Span | None = None
-        self.rounded = 0
+        self.rounded = self.use = 0
 
     def cut(self, size: int) -> Span:
         """Keeps the low `size` bytes; returns the rest, which is a span of the same state."""
@@ -62,7 +62,14 @@ class FreeSpans:
 
     def __iter__(self) -> Iterator[Span]:
         """The spans as they are now, whatever happens to them meanwhile."""
-        return iter([self.at[key & ADDRESS_MASK] for key in self.keys])
+        return iter(self.at_least(0))
+
+    def at_least(self, size: int) -> list[Span]:
+        """The spans of at least `size` bytes, in order."""
+        keys = self.keys
+        return [
+            self.at[key & ADDRESS_MASK] for key in keys[bisect_left(keys, size << ADDRESS_BITS) :]
+        ]
 
     def add(self, span: Span) -> None:
         """Marks the span free and makes it available."""

@@ -18,8 +18,10 @@ where S3 and the stitching of S4 are for requests of at least `frag_limit` bytes
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from vmm.sim.models.base import OutOfMemory
-from vmm.sim.models.best_fit import ADDRESS_BITS, FreeSpans, Span
+from vmm.sim.models.best_fit import ADDRESS_BITS, ADDRESS_MASK, FreeSpans, Span
 from vmm.sim.models.options import LAG, Option, read_options
 from vmm.sim.models.primitives import Primitives
 from vmm.sim.models.stitched import Stitched, StitchedPool
@@ -44,6 +46,19 @@ OPTIONS = {
 }
 
 _FIRST_ADDRESS = 1 << 40
+
+
+class SmallBlocks(TorchBlocks):
+    """torch's blocks of which all segments have one size."""
+
+    def _whole(self, pool: Pool) -> list[Block]:
+        least = SMALL_SEGMENT << ADDRESS_BITS
+        keys = [
+            key
+            for _, keys in sorted(pool.lists.items())
+            for key in keys[bisect_left(keys, least) :]
+        ]
+        return [self._free[key & ADDRESS_MASK] for key in keys]
 
 
 class Grant:
@@ -75,7 +90,7 @@ class Gmlake(StreamSafe["Grant | Block"]):
         self._reuse_limit = values["reuse_limit"]
         self._lazy = bool(values["defrag_level"])
         self._whole_growth = bool(values["whole_growth"])
-        self._small = TorchBlocks()
+        self._small = SmallBlocks()
         self._primitives = Primitives(bool(values["merge"]))
         self._stitched = StitchedPool(self._primitives, values["auto_gc"] << 30, self._unmap)
         self._homes: dict[tuple[int, int], FreeSpans] = {}

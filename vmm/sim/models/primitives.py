@@ -25,6 +25,7 @@ class Primitives:
     def __init__(self, merge: bool) -> None:
         self.merge = merge
         self.segments: dict[int, tuple[Span, int]] = {}  # address -> first span, bytes
+        self._uses = 0
         self._starts: list[int] = []
         self._spans: dict[int, Span] = {}
 
@@ -44,7 +45,12 @@ class Primitives:
 
     def idle_segments(self) -> list[int]:
         """The addresses of the segments of which nothing is in use."""
-        return [a for a in self.segments if all(span.state == FREE for span in self.spans(a))]
+        return [
+            address
+            for address, (first, size) in self.segments.items()
+            if first.state == FREE
+            and (first.size == size or all(span.state == FREE for span in self.spans(address)))
+        ]
 
     def spans(self, segment: int) -> Iterator[Span]:
         """The spans of a segment in the order of their addresses."""
@@ -68,12 +74,14 @@ class Primitives:
             rest = span.cut(size)
             self._know(rest)
             span.home.add(rest)
-        span.state = LIVE
+        self._uses += 1
+        span.state, span.use = LIVE, self._uses
         return span
 
     def release(self, span: Span) -> None:
         """Makes a span free, and one with its free neighbors if that is so here."""
         home: FreeSpans = span.home
+        span.use = 0
         if self.merge:
             before, after = span.previous, span.next
             if after is not None and after.state == FREE:
@@ -87,17 +95,20 @@ class Primitives:
                 span = before
         home.add(span)
 
-    def are_free(self, ranges: Iterable[Range]) -> bool:
-        """Whether nothing of the ranges is in use."""
+    def first_in_use(self, ranges: Iterable[Range]) -> Span | None:
+        """A span in use that has a part of the ranges; it stays one while its ``use`` is the same.
+
+        None if all of the ranges is free.
+        """
         for start, size in ranges:
             span = self._at(start)
-            while True:
-                if span.state != FREE:
-                    return False
+            while span.state == FREE:
                 if span.address + span.size >= start + size or span.next is None:
                     break
                 span = span.next
-        return True
+            else:
+                return span
+        return None
 
     def use_ranges(self, ranges: Iterable[Range], size: int) -> list[Span]:
         """Puts the first `size` bytes of free ranges to use; the spans that make them up."""

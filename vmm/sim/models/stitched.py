@@ -7,14 +7,24 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable
 
-from vmm.sim.models.best_fit import ADDRESS_BITS, ADDRESS_MASK, FreeSpans
+from vmm.sim.models.best_fit import ADDRESS_BITS, ADDRESS_MASK, FreeSpans, Span
 from vmm.sim.models.primitives import Primitives, Range
 
 
 class Stitched:
     """`size` bytes at `address` that are the ranges, in order."""
 
-    __slots__ = ("active", "address", "home", "idle_from", "lost", "ranges", "size")
+    __slots__ = (
+        "active",
+        "address",
+        "home",
+        "idle_from",
+        "lost",
+        "ranges",
+        "size",
+        "witness",
+        "witnessed",
+    )
 
     def __init__(self, address: int, ranges: list[Range], home: FreeSpans) -> None:
         self.address, self.ranges, self.home = address, ranges, home
@@ -22,6 +32,8 @@ class Stitched:
         self.active = True
         self.idle_from = 0  # when the last work on it is seen to be done
         self.lost = False  # a part that is not in use went back to the driver
+        self.witness: Span | None = None  # was found in use, for its use of this number
+        self.witnessed = 0
 
 
 class StitchedPool:
@@ -61,11 +73,16 @@ class StitchedPool:
             if keys[at] >> ADDRESS_BITS > most:
                 return None
             block = self._idle[keys[at] & ADDRESS_MASK]
-            if self._primitives.are_free(block.ranges):
+            witness = block.witness
+            if witness is not None and witness.use == block.witnessed:
+                continue
+            witness = block.witness = self._primitives.first_in_use(block.ranges)
+            if witness is None:
                 del keys[at], self._idle[block.address]
                 block.active = True
                 self._active[block.address] = block
                 return block
+            block.witnessed = witness.use
         return None
 
     def release(self, block: Stitched, idle_from: int) -> None:

@@ -205,7 +205,7 @@ class TorchExpandable(StreamSafe[Span]):
         for (stream, _, pool), group in order:
             if pool and pool not in self._released:
                 continue
-            for span in group.free:
+            for span in group.free.at_least(group.page):
                 pages = self._unmap(group, span)
                 if pages and stream not in waited:
                     waited.add(stream)
