@@ -262,11 +262,11 @@ class Player:
                 raise
         except VmmError as error:
             self.pools[pool].lost = "lost" in str(error)
+            self.pools[pool].asleep = "it is asleep now" in str(error)
             raise
         else:
-            arenas = [arena for arena in self.allocator.arenas() if arena.pool == pool]
-            self.pools[pool].asleep = any(arena.asleep for arena in arenas)
-            self.pools[pool].lost |= not keep and self.pools[pool].asleep
+            self.pools[pool].asleep = True
+            self.pools[pool].lost |= not keep
 
     def pool_wake(self) -> None:
         asleep = [n for n, pool in self.pools.items() if pool.asleep]

@@ -148,8 +148,7 @@ class AgainstAByteMap(RuleBasedStateMachine):
         before = self.allocator.stats()["reserved_bytes.all.current"]
         released = self.allocator.pool_sleep(pool, keep)
         assert self.allocator.stats()["reserved_bytes.all.current"] == before - released
-        if any(arena.asleep for arena in self.allocator.arenas() if arena.pool == pool):
-            self.asleep.add(pool)
+        self.asleep.add(pool)
 
     @rule(pool=pools)
     def pool_wake(self, pool: int) -> None:

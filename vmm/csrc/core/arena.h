@@ -78,6 +78,8 @@ struct Arena {
   // `low` takes over its upper neighbor `high`; both are in no index. Fences of free blocks are united.
   void append(Block* low, Block* high);
 
+  bool all_known_done(const Block* block) const;
+
   // Puts a free block into its index without looking at its neighbors.
   void index_free(Block* block);
 
@@ -112,7 +114,6 @@ struct Arena {
 
  private:
   bool can_merge(Block* low, Block* high) const;
-  bool all_known_done(const Block* block) const;
   void set_seam(Block* block, bool wanted);
 };
 

@@ -71,6 +71,17 @@ inline vmm::Device* device_of(vmm_allocator* allocator, int device) {
   return allocator->devices[static_cast<size_t>(device)].get();
 }
 
+// What was thrown inside, as a status. Call in a handler.
+__attribute__((noinline, cold)) vmm_status thrown() {
+  try {
+    throw;
+  } catch (const vmm::TooManyStreams& error) {
+    return fail(VMM_INVALID, error.what());
+  } catch (const std::exception&) {  // bad_alloc, or the length_error of an absurd count
+    return fail(VMM_OUT_OF_MEMORY, "the host has no memory for the tables of the allocator");
+  }
+}
+
 // Runs `body(device)`; nothing that is thrown inside leaves the library.
 template <class F>
 vmm_status on_device(vmm_allocator* allocator, int device, F body) {
@@ -78,8 +89,8 @@ vmm_status on_device(vmm_allocator* allocator, int device, F body) {
   if (target == nullptr) return no_device(allocator, device);
   try {
     return body(target);
-  } catch (const std::bad_alloc&) {
-    return fail(VMM_OUT_OF_MEMORY, "the host has no memory for the tables of the allocator");
+  } catch (...) {
+    return thrown();
   }
 }
 
@@ -178,8 +189,8 @@ vmm_status vmm_allocate(vmm_allocator* allocator, const vmm_request* request, vo
     }
     vmm_status status = device->allocate(filled, out);
     return status == VMM_OUT_OF_MEMORY ? ask_for_memory(allocator, device, filled, out) : status;
-  } catch (const std::bad_alloc&) {
-    return fail(VMM_OUT_OF_MEMORY, "the host has no memory for the tables of the allocator");
+  } catch (...) {
+    return thrown();
   }
 }
 
@@ -271,6 +282,7 @@ vmm_status vmm_prefetch(vmm_allocator* allocator, int device, const uint64_t* si
 }
 
 vmm_status vmm_on_oom(vmm_allocator* allocator, vmm_oom_callback callback, void* user) {
+  if (callback == nullptr) return fail(VMM_INVALID, "callback: null");
   return on_device(allocator, 0, [&](vmm::Device*) {
     std::lock_guard lock(allocator->callbacks_mutex);
     allocator->callbacks.emplace_back(callback, user);

@@ -53,6 +53,8 @@ Arena* Device::arena_for(Pool& pool, uint32_t id, uint64_t size) {
 }
 
 uint64_t Device::hard_limit() {
+  uint64_t free = 0;
+  if (total_ == 0 && driver_->memory_info(id_, &free, &total_) != VMM_OK) total_ = 0;  // it failed at the start
   double fraction = config_->fraction;
   uint64_t limit = static_cast<uint64_t>(static_cast<double>(total_) * fraction);
   limit = limit > config_->reserve_outside ? limit - config_->reserve_outside : 0;
@@ -112,9 +114,13 @@ vmm_status Device::forget_pool(uint32_t id) {
   Pool& pool = pools_[id];
   pool.exists = false;
   pool.shared_pages = true;
+  pool.asleep = false;
+  timelines_.cover_all();
+  timelines_.poll();
   for (Arena* arena : {pool.small, pool.large}) {
     if (arena == nullptr) continue;
-    // Free blocks of a sleeping arena have no pages behind them.
+    if (arena->asleep) drain_asleep(arena);
+    // Now free blocks of a sleeping arena have no pages behind them.
     for (const auto& region : arena->regions) {
       for (Block* block = region->first; arena->asleep && block != nullptr; block = block->next) {
         if (block->state != BlockState::kMapped) continue;
@@ -125,15 +131,23 @@ vmm_status Device::forget_pool(uint32_t id) {
         block = arena->add_free(block);
       }
     }
+    Remap::Broken left_over;
+    for (const SleepingArena& one : sleeping_) {
+      for (const SleepingPage& page : one.pages) {
+        if (one.arena != arena || page.left_over == kNoPage) continue;
+        left_over.slots.push_back({page.region, page.slot, page.left_over, true});
+      }
+    }
     std::erase_if(sleeping_, [&](const SleepingArena& one) { return one.arena == arena; });
     arena->asleep = false;
+    publish_broken(left_over);
     for (const auto& region : arena->regions) {
       for (const Slot& slot : region->slots) {
         if (slot.page != kNoPage && !slot.stale) pages_[slot.page].pins[VMM_PIN_GRAPH] = 0;
       }
     }
     uint64_t done = 0;
-    to_spare(UINT64_MAX, &done, VMM_CAUSE_POOL, arena);
+    to_spare(UINT64_MAX, &done, VMM_CAUSE_POOL, {Donors::kOwn, id});
     arena->shrink();
   }
   return VMM_OK;
@@ -263,6 +277,8 @@ vmm_status Device::sync_stream(Stream stream) {
 
 vmm_status Device::driver_failed(vmm_status status, const std::string& what) {
   std::string reason = last_reason();
+  // The caller did nothing wrong.
+  if (status == VMM_INVALID || status == VMM_NOT_READY) status = VMM_DRIVER;
   return fail(status,
               std::string("driver ") + driver_->name() + ": " + what + (reason.empty() ? "" : "; it says: " + reason));
 }

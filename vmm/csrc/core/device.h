@@ -32,6 +32,7 @@ struct Pool {
   bool shared_pages = true;
   bool released = false;
   bool exists = true;
+  bool asleep = false;
   Arena* small = nullptr;
   Arena* large = nullptr;
 
@@ -96,9 +97,26 @@ class Device {
   std::string oom_sentence(uint64_t size, const Pool& pool);
 
  private:
+  struct SleepingPage {
+    Region* region;
+    size_t slot;
+    std::vector<char> content;   // empty unless kept
+    PageId left_over = kNoPage;  // of a failed attempt, may still be mapped there
+  };
+  struct SleepingArena {
+    Arena* arena;
+    std::vector<SleepingPage> pages;
+  };
+
   // Allocation: device_allocate.cpp
   vmm_status allocate_locked(const vmm_request& request, StreamIndex stream, Arena** arena, Block** out);
   Block* fast(Arena* arena, uint64_t size, StreamIndex stream);
+  Block* best_aligned(const FreeIndex& index, uint64_t size) const;
+  bool aligned(uint64_t size) const { return config_->align_large != 0 && size >= config_->align_large; }
+  // Where a request would begin in a free block; it may not fit behind that.
+  Address start_in(const Block* block, uint64_t size) const {
+    return aligned(size) ? block->region->page_ceil(block->address) : block->address;
+  }
   Block* take(Arena* arena, Block* block, Address at, uint64_t size, StreamIndex stream);
   Block* take_other_stream(Arena* arena, uint64_t size, StreamIndex stream);
   vmm_status slow(Arena* arena, uint64_t size, StreamIndex stream, Block** out);
@@ -121,9 +139,14 @@ class Device {
   vmm_status obtain(Arena* arena, const Place& place, uint64_t extra, StreamIndex stream, bool may_create,
                     std::vector<Move>* moves);
   uint64_t create_pages(uint64_t count, uint64_t limit, vmm_status* status);
-  uint64_t steal_pages(Arena* arena, const Place* place, uint64_t count, StreamIndex stream, bool only_done,
+  // Whose pages may be taken: everybody's, those of pools that share, those that a pool may have, its own.
+  struct Donors {
+    enum Who { kAll, kSharing, kOfPool, kOwn } who = kAll;
+    uint32_t pool = 0;
+  };
+  uint64_t steal_pages(Donors donors, const Place* place, uint64_t count, StreamIndex stream, bool only_done,
                        std::vector<Move>* moves);
-  bool may_steal_from(const Arena* from, const Arena* to) const;
+  bool may_steal_from(const Arena* from, Donors donors) const;
   vmm_status run_moves(std::vector<Move>* moves, StreamIndex stream);
   void publish_moves(const std::vector<Move>& moves, StreamIndex stream);
   void publish_mapped(Region* region, size_t first, size_t last, const std::vector<Fence>& fences);
@@ -131,9 +154,9 @@ class Device {
   Block* carve(Block* hint, Address low, Address high, BlockState state, Block** rest);
   void count_mapped(Arena* arena, int64_t pages);
   void reap();
-  vmm_status to_spare(uint64_t count, uint64_t* done, vmm_map_cause cause, Arena* only = nullptr);
+  vmm_status to_spare(uint64_t count, uint64_t* done, vmm_map_cause cause, Donors donors);
   uint64_t release_spare(uint64_t count);
-  uint64_t stealable_pages(StreamIndex stream);
+  uint64_t stealable_pages(StreamIndex stream, Donors donors);
 
   // Limits
   uint64_t hard_limit();
@@ -146,6 +169,11 @@ class Device {
   vmm_status forget_pool(uint32_t pool);
   vmm_status wake_arena(Arena* arena);
   void publish_woken(const std::vector<Move>& moves);
+  void publish_asleep(const std::vector<Move>& moves);
+  void publish_half_asleep(std::vector<SleepingArena>* arenas, const Remap::Broken& broken);
+  void drain_asleep(Arena* arena);
+  SleepingPage* sleeping_page(const Region* region, size_t slot);
+  void quarantine(PageId page);
 
   void record(vmm_action action, Address address, uint64_t size, uint64_t aux, StreamIndex stream, uint32_t pool,
               uint32_t tag = 0, uint32_t stack = 0);
@@ -182,15 +210,6 @@ class Device {
   };
   std::vector<StaleRange> stale_;
 
-  struct SleepingPage {
-    Region* region;
-    size_t slot;
-    std::vector<char> content;  // empty unless kept
-  };
-  struct SleepingArena {
-    Arena* arena;
-    std::vector<SleepingPage> pages;
-  };
   std::vector<SleepingArena> sleeping_;
 
   uint64_t limit_;  // set by the user, 0: none

@@ -36,15 +36,24 @@ vmm_status Device::allocate(const vmm_request& request, void** out) {
     // The short way of nearly every request.
     uint64_t size = round_up(request.size, kUnit);
     arena = arena_for(pools_[0], 0, size);
-    if (!arena->asleep) block = fast(arena, size, stream);
+    if (!pools_[0].asleep) block = fast(arena, size, stream);
   }
-  if (block == nullptr) {
+  bool slow_path = block == nullptr;
+  if (slow_path) {
     vmm_status status = allocate_locked(request, stream, &arena, &block);
     if (status != VMM_OK) return finish(status);
   }
-  publish_live(arena, block, request, stream);
+  try {
+    publish_live(arena, block, request, stream);
+  } catch (...) {  // the table of live blocks could not grow; nothing else has changed
+    block->seq = timelines_.mark(stream).seq;
+    block->state = BlockState::kMapped;
+    arena->add_free(block);
+    throw;
+  }
   *out = reinterpret_cast<void*>(block->address);
-  return config_->check == 2 ? finish(VMM_OK) : VMM_OK;
+  if (config_->check == 0) return VMM_OK;
+  return config_->check == 2 || slow_path ? check_locked() : VMM_OK;
 }
 
 vmm_status Device::allocate_locked(const vmm_request& request, StreamIndex stream, Arena** arena, Block** out) {
@@ -52,10 +61,10 @@ vmm_status Device::allocate_locked(const vmm_request& request, StreamIndex strea
     return fail(VMM_INVALID, "pool: there is no pool " + std::to_string(request.pool));
   }
   uint64_t size = round_up(request.size, kUnit);
-  *arena = arena_for(pools_[request.pool], request.pool, size);
-  if ((*arena)->asleep) {
+  if (pools_[request.pool].asleep) {
     return fail(VMM_INVALID, "pool: '" + pools_[request.pool].name + "' is asleep; wake it before allocating from it");
   }
+  *arena = arena_for(pools_[request.pool], request.pool, size);
   *out = fast(*arena, size, stream);
   if (*out != nullptr) return VMM_OK;
   return slow(*arena, size, stream, out);
@@ -63,16 +72,24 @@ vmm_status Device::allocate_locked(const vmm_request& request, StreamIndex strea
 
 // The best fit among the blocks that the stream may use at once.
 Block* Device::fast(Arena* arena, uint64_t size, StreamIndex stream) {
-  uint64_t page_aligned = config_->align_large != 0 && size >= config_->align_large ? page_size_ - kUnit : 0;
   Block* found = nullptr;
   for (Class cls : {class_of(stream), kDone}) {
     if (cls >= arena->classes.size() || !arena->classes[cls]) continue;
-    Block* block = arena->classes[cls]->best(size + page_aligned);
+    Block* block = aligned(size) ? best_aligned(*arena->classes[cls], size) : arena->classes[cls]->best(size);
     if (block != nullptr && better(block, found)) found = block;
   }
-  if (found == nullptr) return nullptr;
-  Address at = page_aligned == 0 ? found->address : found->region->page_ceil(found->address);
-  return take(arena, found, at, size, stream);
+  return found == nullptr ? nullptr : take(arena, found, start_in(found, size), size, stream);
+}
+
+// The best fit for a request that begins at a page: a block that begins well, or one with room to spare.
+Block* Device::best_aligned(const FreeIndex& index, uint64_t size) const {
+  Block* found = nullptr;
+  int tries = 64;
+  index.each_from(size, [&](Block* block) {
+    if (start_in(block, size) + size <= block->end()) found = block;
+    return found == nullptr && --tries > 0;
+  });
+  return found != nullptr ? found : index.best(size + page_size_ - kUnit);
 }
 
 // Cuts [at, at + size) out of a mapped free block.
@@ -88,6 +105,7 @@ Block* Device::take(Arena* arena, Block* block, Address at, uint64_t size, Strea
   if (rest >= config_->split_min && rest > config_->whole_block_waste) {
     // The rest follows a live block and has the neighbor that it had: nothing to merge, no seam to update.
     Block* high = arena->split(block, size);
+    high->state = BlockState::kMapped;  // the block itself is active already if its lower part was cut off
     block->state = BlockState::kActive;
     arena->index(high->cls).insert(high);
   } else {
@@ -164,6 +182,7 @@ vmm_status Device::record_stream(void* pointer, Stream stream) {
     if (fence.stream == index) return VMM_OK;
   }
   block->more->push_back({index, 0});
+  block->more->reserve(block->more->size() + 1);  // a free adds one, and must not fail
   if (recorder_->on() && block->requested >= recorder_->min_size()) {
     record(VMM_EVENT_RECORD_STREAM, block->address, block->size, 0, index, block->region->arena->pool);
   }
@@ -175,19 +194,29 @@ vmm_status Device::slow(Arena* arena, uint64_t size, StreamIndex stream, Block**
   if ((*out = fast(arena, size, stream)) != nullptr) return VMM_OK;
   if ((*out = take_other_stream(arena, size, stream)) != nullptr) return VMM_OK;
 
+  // Every byte needs a page: nothing is reserved for what can never be served.
+  if (size > std::max(hard_limit(), reserved())) {
+    return fail(VMM_OUT_OF_MEMORY, oom_sentence(size, pools_[arena->pool]));
+  }
+
   // First without waiting for other streams, if the pages for it may simply be created.
   bool may_wait = config_->cross_stream == CrossStream::kWait;
   Place place = find_place(arena, size, stream, may_wait);
   bool roomy = config_->policy == Policy::kCreateFirst &&
                reserved() + place.missing * page_size_ <=
                    pages_.spare.size() * page_size_ + std::min(soft_limit(size), hard_limit());
-  if (!roomy && !may_wait && config_->cross_stream != CrossStream::kNever) {
+  if ((!roomy || place.region == nullptr) && !may_wait && config_->cross_stream != CrossStream::kNever) {
     place = find_place(arena, size, stream, true);
   }
   vmm_status status = place.region == nullptr ? VMM_OUT_OF_MEMORY : prepare(arena, &place, stream, true);
+  if (status == VMM_OUT_OF_MEMORY && place.waits > 0) {
+    // A stream that is being captured can neither wait nor be waited for.
+    place = find_place(arena, size, stream, false);
+    if (place.region != nullptr) status = prepare(arena, &place, stream, true);
+  }
   if (status == VMM_OK) {
     *out = take_place(arena, place, stream);
-    return config_->check == 1 ? check_locked() : VMM_OK;
+    return VMM_OK;
   }
   if (status == VMM_OUT_OF_MEMORY) fail(status, oom_sentence(size, pools_[arena->pool]));
   return status;
@@ -212,7 +241,8 @@ void Device::settle(Arena* arena) {
       return true;
     });
     for (Block* block : done) {
-      if (block->state != BlockState::kMapped || block->cls != kMixed) continue;  // swallowed by a merge
+      // An earlier merge may have swallowed it, or brought it fences that are open.
+      if (block->state != BlockState::kMapped || block->cls != kMixed || !arena->all_known_done(block)) continue;
       arena->remove_free(block);
       block->cls = kDone;
       block->more.reset();
@@ -247,11 +277,12 @@ Block* Device::take_other_stream(Arena* arena, uint64_t size, StreamIndex stream
         timelines_.cover(fence);
         ordered = false;
       });
+      ordered = ordered && start_in(block, size) + size <= block->end();
       if (ordered && better(block, found)) found = block;
       return !ordered && --tries > 0;
     });
   }
-  return found == nullptr ? nullptr : take(arena, found, found->address, size, stream);
+  return found == nullptr ? nullptr : take(arena, found, start_in(found, size), size, stream);
 }
 
 }  // namespace vmm

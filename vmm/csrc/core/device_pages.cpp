@@ -23,8 +23,17 @@ enum Reach { kClosed, kSameStream, kOtherStream, kNever };  // how a page may be
 vmm_status Device::obtain(Arena* arena, const Place& place, uint64_t extra, StreamIndex stream, bool may_create,
                           std::vector<Move>* moves) {
   const Pool& pool = pools_[arena->pool];
-  if (pool.cap != 0 && pool_bytes(pool) + place.missing * page_size_ > pool.cap) return VMM_OUT_OF_MEMORY;
-  if (pool.cap != 0) extra = 0;
+  ++plan_;
+  if (pool.cap != 0) {
+    // What would exceed the cap has to come from the pool itself.
+    extra = 0;
+    uint64_t after = pool_bytes(pool) / page_size_ + place.missing, most = pool.cap / page_size_;
+    uint64_t over = after > most ? after - most : 0;
+    if (steal_pages({Donors::kOwn, arena->pool}, &place, over, stream, false, moves) < over) {
+      moves->clear();
+      return VMM_OUT_OF_MEMORY;
+    }
+  }
 
   uint64_t need = place.missing + extra;
   uint64_t hard = hard_limit(),
@@ -38,12 +47,12 @@ vmm_status Device::obtain(Arena* arena, const Place& place, uint64_t extra, Stre
   if (may_create && missing() > 0) create_pages(missing(), soft, &status);
   if (missing() > 0) {
     need = place.missing;
-    if (missing() > 0) steal_pages(arena, &place, missing(), stream, false, moves);
+    if (missing() > 0) steal_pages({Donors::kOfPool, arena->pool}, &place, missing(), stream, false, moves);
   }
   if (may_create && status == VMM_OK && missing() > 0) create_pages(missing(), hard, &status);
   if (missing() > 0) {
     moves->clear();
-    return status == VMM_OK ? VMM_OUT_OF_MEMORY : status;
+    return status == VMM_OK ? VMM_OUT_OF_MEMORY : driver_failed(status, "creating a page failed");
   }
 
   // Spare pages serve first, the last created on top.
@@ -91,23 +100,40 @@ uint64_t Device::create_pages(uint64_t count, uint64_t limit, vmm_status* status
   return done;
 }
 
-bool Device::may_steal_from(const Arena* from, const Arena* to) const {
+bool Device::may_steal_from(const Arena* from, Donors donors) const {
   if (from->asleep) return false;
-  if (to == nullptr || from->pool == to->pool) return true;
-  return pools_[from->pool].shared_pages && pools_[to->pool].shared_pages;
+  bool own = from->pool == donors.pool, sharing = pools_[from->pool].shared_pages;
+  switch (donors.who) {
+    case Donors::kAll: return true;
+    case Donors::kSharing: return sharing;
+    case Donors::kOfPool: return own || (sharing && pools_[donors.pool].shared_pages);
+    case Donors::kOwn: return own;
+  }
+  return false;
 }
 
 // Adds up to `count` moves (without a destination) of pages that may be taken. With `only_done`, only those
-// that nobody has to wait for. `place`, if there is one, keeps its own pages.
-uint64_t Device::steal_pages(Arena* arena, const Place* place, uint64_t count, StreamIndex stream, bool only_done,
+// that nobody has to wait for. `place`, if there is one, keeps its own pages. A new plan begins with ++plan_.
+uint64_t Device::steal_pages(Donors donors, const Place* place, uint64_t count, StreamIndex stream, bool only_done,
                              std::vector<Move>* moves) {
-  ++plan_;
   uint64_t taken = 0;
+  if (count == 0) return 0;
   Address keep_low = 0, keep_high = 0;
   if (place != nullptr) {
     keep_low = place->region->page_floor(place->at);
     keep_high = place->region->page_ceil(place->end());
   }
+
+  // Nobody can wait for work that is only being captured.
+  std::vector<int> capturing(timelines_.size(), -1);
+  auto is_capturing = [&](StreamIndex index) {
+    int& answer = capturing[index];
+    if (answer < 0) answer = driver_->capturing(id_, timelines_.handle(index));
+    return answer != 0;
+  };
+  auto may_wait_for = [&](Fence fence) {
+    return timelines_.ordered(stream, fence) || timelines_.covered(fence) || !is_capturing(fence.stream);
+  };
 
   // How the page that ends at `end` may be taken; it is covered by `block` and free blocks below it.
   auto reach_of = [&](Block* block, Address begin) {
@@ -116,7 +142,7 @@ uint64_t Device::steal_pages(Arena* arena, const Place* place, uint64_t count, S
       if (part == nullptr || part->state != BlockState::kMapped) return kNever;
       part->each_fence([&](Fence fence) {
         if (timelines_.known_done(fence)) return;
-        reach = std::max(reach, fence.stream == stream ? kSameStream : kOtherStream);
+        reach = std::max(reach, fence.stream == stream ? kSameStream : may_wait_for(fence) ? kOtherStream : kNever);
       });
       if (part->address <= begin) return reach;
     }
@@ -165,16 +191,17 @@ uint64_t Device::steal_pages(Arena* arena, const Place* place, uint64_t count, S
   };
   std::vector<std::pair<double, Block*>> victims;
 
+  // While a stream is being captured, what it has freed still belongs to the graph: such pages stay where
+  // they are.
   std::vector<Reach> order = {kClosed};
-  if (!only_done) {
+  if (!only_done && !is_capturing(stream)) {
     order.push_back(kSameStream);
     if (config_->cross_stream != CrossStream::kNever) order.push_back(kOtherStream);
   }
   for (Reach wanted : order) {
-    if (wanted == kOtherStream && driver_->capturing(id_, timelines_.handle(stream))) break;
     for (const auto& from : arenas_) {
       if (taken >= count) return taken;
-      if (!may_steal_from(from.get(), arena)) continue;
+      if (!may_steal_from(from.get(), donors)) continue;
       victims.clear();
       for (const auto& index : from->classes) {
         if (!index) continue;
@@ -220,7 +247,8 @@ vmm_status Device::run_moves(std::vector<Move>* moves, StreamIndex stream) {
       });
       if (part->address <= begin) break;
     }
-    if (status != VMM_OK) return status;
+    if (status == VMM_NOT_READY) return status;
+    if (status != VMM_OK) return driver_failed(status, "waiting for pages that move failed");
     if (!capabilities_.alias) {
       move.alias = false;
       move.cause = VMM_CAUSE_MOVE;
@@ -407,20 +435,29 @@ void Device::publish_mapped(Region* region, size_t first, size_t last, const std
   arena->add_free(block);
 }
 
+void Device::quarantine(PageId id) {
+  std::erase(pages_.spare, id);
+  pages_[id].state = PageState::kQuarantined;
+  ++pages_.quarantined;
+  ++stats_.quarantines;
+}
+
 // What the driver left in an unknown state is put aside for good.
 void Device::publish_broken(const Remap::Broken& broken) {
-  for (PageId id : broken.pages) {
-    Page& page = pages_[id];
-    auto spare = std::find(pages_.spare.begin(), pages_.spare.end(), id);
-    if (spare != pages_.spare.end()) pages_.spare.erase(spare);
-    page.state = PageState::kQuarantined;
-    ++pages_.quarantined;
-    ++stats_.quarantines;
-  }
-  for (const auto& [region, slot] : broken.slots) {
+  for (PageId id : broken.pages) quarantine(id);
+  for (const auto& [region, slot, page, mapped] : broken.slots) {
+    if (SleepingPage* asleep = sleeping_page(region, slot)) {
+      asleep->left_over = page;  // taken away before the next try
+      continue;
+    }
     Slot& entry = region->slots[slot];
-    if (entry.page != kNoPage) count_mapped(region->arena, -1);
-    entry.page = kNoPage;
+    if (entry.page != kNoPage) {
+      record_page(VMM_EVENT_UNMAP, region, slot, entry.page, VMM_CAUSE_MOVE, 0);
+      count_mapped(region->arena, -1);
+    }
+    // A page that is at home elsewhere must not be given back while it hangs here as well.
+    entry.page = mapped && pages_[page].state != PageState::kQuarantined ? page : kNoPage;
+    if (entry.page != kNoPage) ++pages_[page].stale_homes;
     entry.stale = true;
     Address low = region->address_of(slot), high = low + page_size_;
     Block* hint = region->last;
@@ -472,12 +509,10 @@ void Device::reap() {
 
 // Unmaps up to `count` free pages whose fences are done; they become spare. The cause says what the caller
 // does with them next.
-vmm_status Device::to_spare(uint64_t count, uint64_t* done, vmm_map_cause cause, Arena* only) {
+vmm_status Device::to_spare(uint64_t count, uint64_t* done, vmm_map_cause cause, Donors donors) {
   std::vector<Move> moves;
-  steal_pages(only, nullptr, count, 0, true, &moves);
-  if (only != nullptr) {
-    std::erase_if(moves, [&](const Move& move) { return move.from->arena->pool != only->pool; });
-  }
+  ++plan_;
+  steal_pages(donors, nullptr, count, 0, true, &moves);
   for (Move& move : moves) move.cause = cause;
   *done = moves.size();
   return moves.empty() ? VMM_OK : run_moves(&moves, 0);
@@ -497,9 +532,10 @@ uint64_t Device::release_spare(uint64_t count) {
   return done;
 }
 
-uint64_t Device::stealable_pages(StreamIndex stream) {
+uint64_t Device::stealable_pages(StreamIndex stream, Donors donors) {
   std::vector<Move> moves;
-  return steal_pages(nullptr, nullptr, UINT64_MAX, stream, false, &moves);
+  ++plan_;
+  return steal_pages(donors, nullptr, UINT64_MAX, stream, false, &moves);
 }
 
 void Device::count_mapped(Arena* arena, int64_t pages) {

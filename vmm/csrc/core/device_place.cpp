@@ -67,7 +67,7 @@ Place Device::place_at_end(Arena* arena, uint64_t size, StreamIndex stream, bool
     }
     run.last = run.first != nullptr ? region->last : nullptr;
     Address at = run.first != nullptr ? run.begin() : region->end();
-    if (config_->align_large != 0 && size >= config_->align_large) at = region->page_ceil(at);
+    if (aligned(size)) at = region->page_ceil(at);
     uint64_t extend = at + size <= region->end() ? 0 : region->page_ceil(at + size) - region->end();
     if (region->used() + extend > region->reserved) continue;
     Place candidate;
@@ -88,7 +88,7 @@ Place Device::place_at_end(Arena* arena, uint64_t size, StreamIndex stream, bool
 }
 
 Place Device::find_place(Arena* arena, uint64_t size, StreamIndex stream, bool may_wait) {
-  bool aligned = config_->align_large != 0 && size >= config_->align_large;
+  bool at_page = aligned(size);
   Place best;
   auto try_place = [&](const Place& place) {
     if (may_wait || place.waits == 0) consider(&best, place);
@@ -102,20 +102,20 @@ Place Device::find_place(Arena* arena, uint64_t size, StreamIndex stream, bool m
       if (block == run.last) break;
     }
     if (run.size() < size) continue;
-    Address low = aligned ? run.first->region->page_ceil(run.begin()) : run.begin();
+    Address low = at_page ? run.first->region->page_ceil(run.begin()) : run.begin();
     if (low + size > run.end()) continue;
     try_place(place_in_run(run, low, size, stream));
     Address high = run.end() - size;
-    if (aligned) high = run.first->region->page_floor(high);
+    if (at_page) high = run.first->region->page_floor(high);
     if (high > low) try_place(place_in_run(run, high, size, stream));
   }
-  if (may_wait && !aligned) {
+  if (may_wait) {
     // A single block of another stream, after a wait.
     for (Class cls = kMixed; cls < arena->classes.size(); ++cls) {
       if (!arena->classes[cls]) continue;
-      Block* block = arena->classes[cls]->best(size);
+      Block* block = at_page ? best_aligned(*arena->classes[cls], size) : arena->classes[cls]->best(size);
       if (block == nullptr) continue;
-      Place place = place_in_run({block, block}, block->address, size, stream);
+      Place place = place_in_run({block, block}, start_in(block, size), size, stream);
       consider(&best, place);
     }
   }
@@ -130,13 +130,18 @@ Place Device::find_place(Arena* arena, uint64_t size, StreamIndex stream, bool m
 
 vmm_status Device::ensure_range(Arena* arena, uint64_t bytes) {
   double factor = arena->small ? config_->va_factor_small : config_->va_factor;
-  uint64_t size = std::max(bytes, static_cast<uint64_t>(factor * static_cast<double>(total_)));
-  size = (size + page_size_ - 1) / page_size_ * page_size_;
+  uint64_t wanted = static_cast<uint64_t>(factor * static_cast<double>(total_));
+  // Programs make many private pools; a range that is used up gets another behind it.
+  if (arena->pool != 0) wanted /= 4;
+  if (uint64_t cap = pools_[arena->pool].cap; cap != 0) {
+    wanted = std::min(wanted, static_cast<uint64_t>(factor * static_cast<double>(cap)));
+  }
+  auto whole = [&](uint64_t range) { return (std::max(bytes, range) + page_size_ - 1) / page_size_ * page_size_; };
+  uint64_t size = whole(wanted);
   Address base = 0;
   vmm_status status = driver_->va_reserve(id_, size, &base);
-  if (status != VMM_OK && size > bytes) {
-    // Less will do.
-    size = (std::max(bytes, size / 8) + page_size_ - 1) / page_size_ * page_size_;
+  while (status != VMM_OK && status != VMM_DEVICE_LOST && size > whole(0)) {
+    size = whole(size / 8);  // less will do
     status = driver_->va_reserve(id_, size, &base);
   }
   if (status != VMM_OK) return fail(status, "no address range of " + bytes_text(size) + " could be reserved");
@@ -184,6 +189,8 @@ vmm_status Device::prepare(Arena* arena, Place* place, StreamIndex stream, bool 
           if (status == VMM_OK) {
             ++stats_.cross_stream;
             record(VMM_EVENT_WAIT, block->address, block->size, fence.stream, stream, arena->pool);
+          } else if (status != VMM_NOT_READY) {
+            status = driver_failed(status, "making a stream wait failed");
           }
         }
       });

@@ -65,7 +65,7 @@ vmm_status Device::plan(const uint64_t* sizes, size_t count, Stream stream, vmm_
   }
   uint64_t hard = hard_limit();
   uint64_t fresh = pages_.spare.size() + (hard > reserved() ? (hard - reserved()) / page_size_ : 0);
-  uint64_t stealable = stealable_pages(user);
+  uint64_t stealable = stealable_pages(user, {Donors::kOfPool, 0});
   uint64_t stolen = stealable > touched_pages ? stealable - touched_pages : 0;
   *answer = need_pages <= fresh ? VMM_FITS : need_pages <= fresh + stolen ? VMM_FITS_AFTER_STEAL : VMM_DOES_NOT_FIT;
   return VMM_OK;

@@ -138,7 +138,7 @@ vmm_status Device::stats(uint64_t* out, size_t count) {
       n.split_bytes.add(arena->small, index->bytes());
     }
   }
-  n.stealable = stealable_pages(0);
+  n.stealable = stealable_pages(0, {Donors::kOfPool, 0});
   n.waits = timelines_.waits;
   n.syncs = timelines_.syncs;
   n.limit = hard_limit();
@@ -269,14 +269,16 @@ std::string Device::oom_sentence(uint64_t size, const Pool& pool) {
   for (const auto& [tag, bytes] : tags) top.emplace_back(bytes, tag);
   std::sort(top.rbegin(), top.rend());
 
+  const uint32_t id = static_cast<uint32_t>(&pool - pools_.data());
   uint64_t ours = reserved(), used = total > free ? total - free : 0;
   std::string text = "device " + std::to_string(id_) + ": out of memory for " + bytes_text(size) +
                      (pool.name == "default" ? "" : " in pool '" + pool.name + "'") + "; limit " +
                      bytes_text(hard_limit()) + ", held " + bytes_text(ours) + ", live " +
                      bytes_text(stats_.allocated_bytes.current()) + ", free but mapped " + bytes_text(mapped_free) +
                      ", spare pages " + bytes_text(pages_.spare.size() * page_size_) + ", largest free run " +
-                     bytes_text(largest) + ", pages that could move " + bytes_text(stealable_pages(0) * page_size_) +
-                     ", in use by others " + bytes_text(used > ours ? used - ours : 0);
+                     bytes_text(largest) + ", pages that could move " +
+                     bytes_text(stealable_pages(0, {Donors::kOfPool, id}) * page_size_) + ", in use by others " +
+                     bytes_text(used > ours ? used - ours : 0);
   if (pool.cap != 0)
     text += ", cap of the pool " + bytes_text(pool.cap) + " of which " + bytes_text(pool_bytes(pool)) + " are held";
   for (size_t i = 0; i < VMM_PIN_REASONS; ++i) {

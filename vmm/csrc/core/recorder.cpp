@@ -38,7 +38,7 @@ vmm_status Recorder::start(uint64_t capacity, uint64_t min_size, bool with_stack
     return fail(VMM_OUT_OF_MEMORY, "capacity: no memory for a ring of " + std::to_string(capacity) + " events");
   }
   written_ = read_ = lost_ = 0;
-  min_size_ = min_size;
+  min_size_.store(min_size, std::memory_order_relaxed);
   with_stacks_.store(with_stacks, std::memory_order_relaxed);
   on_.store(true, std::memory_order_release);
   return VMM_OK;
@@ -48,7 +48,13 @@ uint16_t Recorder::stream_number(uint64_t handle) {
   Spin spin(busy_);
   auto found = std::find(streams_.begin(), streams_.end(), handle);
   size_t number = static_cast<size_t>(found - streams_.begin());
-  if (found == streams_.end() && number < UINT16_MAX) streams_.push_back(handle);
+  if (found == streams_.end() && number < UINT16_MAX) {
+    try {
+      streams_.push_back(handle);
+    } catch (const std::bad_alloc&) {
+      return UINT16_MAX;  // the tables of the caller matter more than a name in a recording
+    }
+  }
   return static_cast<uint16_t>(number);
 }
 

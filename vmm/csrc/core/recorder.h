@@ -18,7 +18,7 @@ class Recorder {
  public:
   bool on() const { return on_.load(std::memory_order_relaxed); }
   bool with_stacks() const { return with_stacks_.load(std::memory_order_relaxed); }
-  uint64_t min_size() const { return min_size_; }
+  uint64_t min_size() const { return min_size_.load(std::memory_order_relaxed); }
 
   vmm_status start(uint64_t capacity, uint64_t min_size, bool with_stacks);
   void stop() { on_.store(false, std::memory_order_relaxed); }
@@ -33,7 +33,7 @@ class Recorder {
  private:
   std::atomic<bool> on_{false}, with_stacks_{false};
   std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
-  uint64_t min_size_ = 0;
+  std::atomic<uint64_t> min_size_{0};
   std::vector<vmm_event> ring_;
   std::vector<uint64_t> streams_{0};
   uint64_t written_ = 0, read_ = 0, lost_ = 0;

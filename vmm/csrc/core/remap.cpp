@@ -43,10 +43,10 @@ vmm_status Remap::unmap(Address at, uint64_t size, uint64_t* done) {
   return VMM_OK;
 }
 
-bool Remap::map_back(const Move& move) {
+bool Remap::map_back(const Move& move, bool* mapped) {
   Address at = move.from->address_of(move.from_slot);
-  return driver_->map(device_, at, page_size_, (*pages_)[move.page].handle) == VMM_OK &&
-         driver_->set_access(device_, at, page_size_) == VMM_OK;
+  *mapped = driver_->map(device_, at, page_size_, (*pages_)[move.page].handle) == VMM_OK;
+  return *mapped && driver_->set_access(device_, at, page_size_) == VMM_OK;
 }
 
 vmm_status Remap::run(const std::vector<Move>& moves, Broken* broken) {
@@ -89,7 +89,7 @@ vmm_status Remap::run(const std::vector<Move>& moves, Broken* broken) {
     if (move.to == nullptr) continue;
     if (driver_->unmap(device_, move.to->address_of(move.to_slot), page_size_) != VMM_OK) {
       lost[i] = true;
-      broken->slots.emplace_back(move.to, move.to_slot);
+      broken->slots.push_back({move.to, move.to_slot, move.page, true});
     }
   }
   for (size_t i = 0; i < moves.size(); ++i) {
@@ -98,9 +98,10 @@ vmm_status Remap::run(const std::vector<Move>& moves, Broken* broken) {
       Address at = move.from->address_of(move.from_slot);
       bool was = std::any_of(unmapped.begin(), unmapped.end(),
                              [&](const Span& span) { return at >= span.at && at < span.at + span.size; });
-      if (was && (lost[i] || !map_back(move))) {
+      bool mapped = false;
+      if (was && (lost[i] || !map_back(move, &mapped))) {
         lost[i] = true;
-        broken->slots.emplace_back(move.from, move.from_slot);
+        broken->slots.push_back({move.from, move.from_slot, move.page, mapped});
       }
     }
     // A page that is still at home under its old address is not lost, whatever hangs elsewhere.

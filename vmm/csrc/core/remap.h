@@ -33,7 +33,13 @@ class Remap {
 
   struct Broken {  // what the driver left in an unknown state
     std::vector<PageId> pages;
-    std::vector<std::pair<Region*, size_t>> slots;
+    struct Place {
+      Region* region;
+      size_t slot;
+      PageId page;
+      bool mapped;  // the page is still there, or there without access
+    };
+    std::vector<Place> slots;
   };
 
   // `moves` in any order. On failure nothing has happened but what `broken` names.
@@ -43,7 +49,8 @@ class Remap {
   vmm_status unmap(Address at, uint64_t size, uint64_t* done);
 
  private:
-  bool map_back(const Move& move);
+  // Maps a source again. `mapped`: the page is there, but perhaps not accessible.
+  bool map_back(const Move& move, bool* mapped);
 
   Driver* driver_;
   int device_;

@@ -10,14 +10,18 @@
 namespace vmm {
 
 StreamIndex Timelines::find(Stream stream) {
-  for (size_t i = 0; i < lines_.size(); ++i) {
+  constexpr size_t kFew = 8;  // looking at so many is faster than asking the table
+  for (size_t i = 0; i < std::min(lines_.size(), kFew); ++i) {
     if (lines_[i].stream == stream) return last_index_ = static_cast<StreamIndex>(i);
   }
-  // The table is full only if a program makes streams without end; the last line then serves the rest.
-  if (lines_.size() == UINT16_MAX) return static_cast<StreamIndex>(lines_.size() - 1);
+  if (auto known = indexes_.find(stream); known != indexes_.end()) return last_index_ = known->second;
+  if (lines_.size() >= kMostStreams) throw TooManyStreams();
+  StreamIndex index = static_cast<StreamIndex>(lines_.size());
+  lines_.reserve(lines_.size() + 1);
+  indexes_.emplace(stream, index);
   lines_.push_back({});
   lines_.back().stream = stream;
-  return last_index_ = static_cast<StreamIndex>(lines_.size() - 1);
+  return last_index_ = index;
 }
 
 vmm_status Timelines::event_get(Event* out) {
@@ -31,8 +35,7 @@ vmm_status Timelines::event_get(Event* out) {
 
 vmm_status Timelines::cover(Fence fence) {
   Line& line = lines_[fence.stream];
-  if (fence.seq <= line.done) return VMM_OK;
-  if (!line.events.empty() && line.events.back().first >= fence.seq) return VMM_OK;
+  if (covered(fence)) return VMM_OK;
   if (driver_->capturing(device_, line.stream)) return VMM_NOT_READY;
   Event event = 0;
   if (vmm_status status = event_get(&event); status != VMM_OK) return status;

@@ -14,6 +14,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <stdexcept>
+#include <unordered_map>
 #include <vector>
 
 #include "driver.h"
@@ -27,11 +29,18 @@ struct Fence {
   uint64_t seq = 0;
 };
 
+// Blocks name a stream in 16 bits.
+struct TooManyStreams : std::runtime_error {
+  TooManyStreams() : std::runtime_error("stream: 65533 streams were seen already; a program makes them without end") {}
+};
+
 class Timelines {
  public:
   Timelines(Driver* driver, int device) : driver_(driver), device_(device) {}
 
-  // The index of a stream; a new one gets the next.
+  static constexpr size_t kMostStreams = UINT16_MAX - 2;  // two of the classes of blocks are no stream's
+
+  // The index of a stream; a new one gets the next. Throws TooManyStreams.
   StreamIndex index_of(Stream stream) {
     if (last_index_ < lines_.size() && lines_[last_index_].stream == stream) return last_index_;
     return find(stream);
@@ -50,6 +59,12 @@ class Timelines {
     if (fence.stream == user || known_done(fence)) return true;
     const auto& waited = lines_[user].waited;
     return fence.stream < waited.size() && waited[fence.stream] >= fence.seq;
+  }
+
+  // Whether an event answers for the fence.
+  bool covered(Fence fence) const {
+    const Line& line = lines_[fence.stream];
+    return fence.seq <= line.done || (!line.events.empty() && line.events.back().first >= fence.seq);
   }
 
   // Makes sure that an event answers for the fence. Never on a stream that is being captured.
@@ -82,12 +97,13 @@ class Timelines {
     std::vector<uint64_t> waited;
   };
 
-  StreamIndex find(Stream stream);
+  StreamIndex find(Stream stream);  // the slow part of index_of
   vmm_status event_get(Event* out);
 
   Driver* driver_;
   int device_;
   std::vector<Line> lines_;
+  std::unordered_map<Stream, StreamIndex> indexes_;
   std::vector<Event> spare_;
   StreamIndex last_index_ = 0;
 };

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kDefaultBytes = 1ull << 40;
 // Address ranges are never handed out twice and those of different devices never meet.
 constexpr Address kFirstAddress = 1ull << 44;
-constexpr Address kAddressesPerDevice = 1ull << 41;
+constexpr Address kLastAddress = 1ull << 47;  // what user programs have on x86-64
 
 }  // namespace
 
@@ -22,7 +22,11 @@ NullDriver::NullDriver(const DriverOptions& options)
       device_bytes_((options.device_bytes ? options.device_bytes : kDefaultBytes) & ~(granularity_ - 1)),
       alias_(options.alias),
       devices_(static_cast<size_t>(options.devices)) {
-  for (size_t i = 0; i < devices_.size(); ++i) devices_[i].next_address = kFirstAddress + i * kAddressesPerDevice;
+  const Address each = (kLastAddress - kFirstAddress) / devices_.size() & ~(granularity_ - 1);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    devices_[i].next_address = kFirstAddress + i * each;
+    devices_[i].end_address = kFirstAddress + (i + 1) * each;
+  }
 }
 
 Capabilities NullDriver::capabilities(int) {
@@ -37,8 +41,7 @@ Capabilities NullDriver::capabilities(int) {
 vmm_status NullDriver::va_reserve(int device, uint64_t size, Address* out) {
   if (const vmm_status status = admit(device, size)) return status;
   Device& state = devices_[device];
-  const Address end = kFirstAddress + (device + 1) * kAddressesPerDevice;
-  if (size > end - state.next_address) {
+  if (size > state.end_address - state.next_address) {
     return refuse(VMM_OUT_OF_MEMORY, "the addresses of the null device are used up");
   }
   *out = state.next_address;

@@ -37,7 +37,7 @@ class NullDriver final : public VirtualDriver {
  private:
   struct alignas(64) Device {  // devices are used by different threads
     uint64_t used = 0;
-    Address next_address = 0;
+    Address next_address = 0, end_address = 0;
     Handle next_page = 1;
   };
 
