@@ -3,9 +3,11 @@
 //
 // Free blocks ordered by (size, address), for best fit.
 //
-// Sizes are cut into bins: exact below 64 units, then 32 bins per power of two. A bitmap finds the next bin
-// that is not empty; inside a bin a treap keeps the order. Bins hold few blocks, so that the usual step is a
-// bit scan and one pointer. The priority of the treap is a hash of the address: deterministic.
+// Sizes are cut into bins: one size each below 64 units, then 32 bins per power of two. A bitmap finds the
+// next bin that is not empty. A bin of one size is a list, the block freed last in front: remainders of a few
+// units are many, and no order among them is worth a search. In the other bins a treap keeps the order; they
+// hold few blocks, so that the usual step is a bit scan and one pointer. The priority of the treap is a hash
+// of the address: deterministic.
 
 #pragma once
 
@@ -23,11 +25,19 @@ class FreeIndex {
     unsigned bin = bin_of(block->size);
     bits_[bin >> 6] |= uint64_t{1} << (bin & 63);
     words_ |= uint64_t{1} << (bin >> 6);
-    block->left = block->right = nullptr;
-    if (roots_[bin] == nullptr) {
+    Block* root = roots_[bin];
+    block->left = nullptr;
+    if (bin < kExact) {
+      block->right = root;
+      if (root != nullptr) root->left = block;
       roots_[bin] = block;
     } else {
-      insert_into(&roots_[bin], block);
+      block->right = nullptr;
+      if (root == nullptr) {
+        roots_[bin] = block;
+      } else {
+        insert_into(&roots_[bin], block);
+      }
     }
     ++count_;
     bytes_ += block->size;
@@ -35,9 +45,14 @@ class FreeIndex {
 
   void erase(Block* block) {
     unsigned bin = bin_of(block->size);
-    Block** link = &roots_[bin];
-    while (*link != block) link = before(block, *link) ? &(*link)->left : &(*link)->right;
-    *link = join(block->left, block->right);
+    if (bin < kExact) {
+      (block->left != nullptr ? block->left->right : roots_[bin]) = block->right;
+      if (block->right != nullptr) block->right->left = block->left;
+    } else {
+      Block** link = &roots_[bin];
+      while (*link != block) link = before(block, *link) ? &(*link)->left : &(*link)->right;
+      *link = join(block->left, block->right);
+    }
     if (roots_[bin] == nullptr) {
       bits_[bin >> 6] &= ~(uint64_t{1} << (bin & 63));
       if (bits_[bin >> 6] == 0) words_ &= ~(uint64_t{1} << (bin >> 6));
@@ -46,10 +61,15 @@ class FreeIndex {
     bytes_ -= block->size;
   }
 
-  // The smallest block of at least `size` bytes; the lowest address among equals. Null if none.
+  // The smallest block of at least `size` bytes; among equals the lowest address, below 64 units the one freed
+  // last. Null if there is none.
   Block* best(uint64_t size) const {
     if (count_ == 0) return nullptr;
     unsigned bin = bin_of(size);
+    if (bin < kExact) {
+      bin = next_bin(bin);
+      return bin == kBins ? nullptr : bin < kExact ? roots_[bin] : leftmost(roots_[bin]);
+    }
     Block* found = nullptr;
     for (Block* node = roots_[bin]; node != nullptr;) {
       if (node->size >= size) {
@@ -68,6 +88,10 @@ class FreeIndex {
   template <class F>
   void each_from(uint64_t size, F visit) const {
     for (unsigned bin = next_bin(bin_of(size)); bin != kBins; bin = next_bin(bin + 1)) {
+      for (Block* node = bin < kExact ? roots_[bin] : nullptr; node != nullptr; node = node->right) {
+        if (!visit(node)) return;
+      }
+      if (bin < kExact) continue;
       if (!walk(roots_[bin], size, visit)) return;
     }
   }
@@ -88,6 +112,7 @@ class FreeIndex {
 
  private:
   static constexpr unsigned kBins = 1024;
+  static constexpr unsigned kExact = 64;  // bins of one size
 
   static unsigned bin_of(uint64_t size) {
     uint64_t units = size / kUnit;

@@ -116,7 +116,7 @@ vmm_status Device::check_locked() {
         arena->classes[cls]->each_from(0, [&](Block* block) {
           ordered = ordered && block->state == BlockState::kMapped && block->cls == cls &&
                     (before == nullptr || before->size < block->size ||
-                     (before->size == block->size && before->address < block->address));
+                     (before->size == block->size && (block->size < 64 * kUnit || before->address < block->address)));
           before = block;
           ++listed;
           return true;
