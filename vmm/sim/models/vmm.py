@@ -26,6 +26,7 @@ _OURS = {
     "device_bytes": "use --capacity",
     "limit": "use --capacity",
     "lag_ns": "use --lag",
+    "counting": "driver time is modelled",
     "latency": "it is the table of vmm.sim.driver_costs",
 }
 # Actions and causes of csrc/vmm.h.
@@ -104,6 +105,7 @@ class VmmModel:
             "device_bytes": device_bytes,
             "lag_ns": lag_ns,
             "latency": native_latency(),
+            "counting": False,  # it would add the time that the null driver really takes
         }
         # A limit would be used in full before a page moves, so there is none without a capacity.
         if self.capacity is not None:
