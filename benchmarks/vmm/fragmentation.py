@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.vmm.fragmenting.verdicts import (
     C_STAR,
+    DRIVER_SHARE,
     F_PEAK_FLOOR,
     F_PEAK_GOAL,
     JUDGED_AT,
@@ -74,7 +75,39 @@ def cell(trace: Trace, allocator: str, lag_ns: int, apart: bool = False) -> dict
     for factor, result in fixed.items():
         row = result.as_dict(curve=False)
         found["at"][f"{factor:.2f}"] = {name: row[name] for name in (*AT, *STEALS)}
+    if trace.steps > 1 and not apart:
+        found["at"][JUDGED_AT] |= steady(trace, allocator, lag_ns)
     found["seconds"] = round(time.perf_counter() - began, 2)
+    return found
+
+
+def steady(trace: Trace, allocator: str, lag_ns: int) -> dict[str, Any]:
+    """Modelled driver time of the steps after the first, per step and as a share of their time.
+
+    Ours is also given without what new pages cost: memory that the first step did not need is got
+    once, by any allocator, while moves come back.
+    """
+    import numpy as np
+
+    from vmm.sim.capacity import peak
+    from vmm.sim.driver_costs import cost
+    from vmm.sim.replay import run
+
+    marks = np.flatnonzero(trace.is_op("m"))[[0, -1]]
+    tight = int(peak(trace) * float(JUDGED_AT))
+    first, last = (
+        run(trace.take(np.arange(mark + 1)), allocator, tight, lag_ns=lag_ns) for mark in marks
+    )
+    spent = last.driver_ns - first.driver_ns
+    span = max(int(np.diff(trace.t_ns[marks])[0]), 1)
+    found = {
+        "driver_ns_per_step": spent / (trace.steps - 1),
+        "driver_share_of_step": spent / span,
+    }
+    if allocator == OURS:
+        pages = last.counters["device_alloc"] - first.counters["device_alloc"]
+        page = cost("create") + cost("map") + cost("set_access")
+        found["driver_share_without_growth"] = (spent - pages * page) / span
     return found
 
 
@@ -147,7 +180,16 @@ def _verdict_table(rows: dict[str, list[dict[str, Any]]], apart: bool) -> Any:
         else "verdicts on vmm"
     )
     table = Table(title=title, title_justify="left")
-    rules = ["F_peak, goal", "F_peak, floor", "C*", "F_peak, expandable", "moves", "OOM", "syncs"]
+    rules = [
+        "F_peak, goal",
+        "F_peak, floor",
+        "C*",
+        "F_peak, expandable",
+        "moves",
+        "OOM",
+        "syncs",
+        "driver",
+    ]
     for column in ("trace", *rules):
         table.add_column(column, justify="left" if column == "trace" else "right")
     for name, verdict in rows.items():
@@ -200,6 +242,7 @@ def main() -> int:
             "f_peak_floor": F_PEAK_FLOOR,
             "c_star": C_STAR,
             "worse_than_expandable_on_one_stream": WORSE_THAN_EXPANDABLE,
+            "driver_share_of_step": DRIVER_SHARE,
             "moves_per_step_one_stream": MOVES_ONE_STREAM,
             "moves_per_step_several_streams": MOVES_STREAMS,
         }

@@ -11,6 +11,7 @@ F_PEAK_GOAL, F_PEAK_FLOOR = 0.01, 0.03
 C_STAR = 0.01
 WORSE_THAN_EXPANDABLE = 0.003
 MOVES_ONE_STREAM, MOVES_STREAMS = 50, 300
+DRIVER_SHARE = 0.01  # of the time of a step
 JUDGED_AT = "1.03"
 
 OURS, RIVAL = "vmm", "torch-expandable"
@@ -50,4 +51,10 @@ def verdicts(cells: dict[str, dict[str, Any]], multi_stream: bool, steps: int) -
         found.append(Verdict(rule, moves, "the trace has no second step", None))
     for name in ("ooms", "syncs"):
         found.append(Verdict(f"{name} at {JUDGED_AT}", tight[name], 0, tight[name] == 0))
+    rule = f"driver time at {JUDGED_AT}, without new pages"
+    share = tight.get("driver_share_without_growth")
+    if share is None:
+        found.append(Verdict(rule, "", "the trace has no second step", None))
+    else:
+        found.append(Verdict(rule, share, DRIVER_SHARE, share <= DRIVER_SHARE))
     return found
