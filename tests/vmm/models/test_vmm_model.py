@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ import pytest
 
 from vmm.allocator import Allocator
 from vmm.errors import OutOfMemory
+from vmm.sim.capacity import peak, smallest
 from vmm.sim.models.vmm import VmmModel, replay_events
+from vmm.sim.readers import read_any
 from vmm.sim.replay import run
 from vmm.sim.trace import Trace, from_events
 
@@ -125,3 +129,15 @@ def test_what_a_replay_does_not_know_is_left_out() -> None:
 def test_options_reach_the_allocator() -> None:
     rows = [(0, "a", 0, 2 * MIB), (1, "m", -1)]
     assert run(from_events(rows), "vmm", page=8 * MIB).measures.reserved_peak == 8 * MIB
+
+
+@pytest.mark.skipif("VMM_TRACES" not in os.environ, reason="VMM_TRACES names no folder")
+def test_recorded_training_wastes_little() -> None:
+    files = sorted(Path(os.environ["VMM_TRACES"]).iterdir())
+    assert files
+    for path in files:
+        trace = read_any(path)
+        assert run(trace, "vmm").measures.f_peak <= 0.01, path.name
+        assert smallest(trace, "vmm").overhead <= 0.01, path.name
+        tight = run(trace, "vmm", int(peak(trace) * 1.03))
+        assert (tight.ooms, tight.counters["syncs"]) == (0, 0), path.name
