@@ -131,7 +131,6 @@ std::map<std::string, Setter> keys(Config* c) {
       {"whole_block_waste", bytes(&c->whole_block_waste)},
       {"align_large", bytes(&c->align_large)},
       {"oom_rounds", whole(&c->oom_rounds, 0, 100)},
-      {"on_oom", choice<bool>(&c->throw_on_oom, {{"throw", true}, {"null", false}})},
       {"check", small_whole(&c->check, 2)},
   };
 }
