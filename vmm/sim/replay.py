@@ -180,7 +180,7 @@ def _drive(model: Model, trace: Trace, lag_ns: int, stop_at_oom: bool) -> _Drive
     )
     start = time.perf_counter()
     for event, (t_ns, op, id, size, stream, pool) in enumerate(rows):
-        if keep[event] and id not in missing:
+        if keep[event] and not (op in "fr" and id in missing):
             if t_ns != now:
                 now = t_ns
                 model.advance(now)

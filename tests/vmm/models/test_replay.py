@@ -63,6 +63,14 @@ def test_a_refusal_is_not_the_end() -> None:
 
 
 @pytest.mark.usefixtures("known")
+def test_only_frees_and_uses_belong_to_what_was_refused() -> None:
+    rows = [(0, "a", 0, 9999), (0, "k", 0, 5, 7), (0, "s", 0, 0, 7), (0, "m", 0), (0, "f", 0)]
+    assert run(from_events(rows), "known", 512).ooms == 1
+    calls = [("time", 0), ("alloc", 0), ("kernel", 7, 5), ("sync", 7), ("step",)]
+    assert KnownModel.last.calls == calls
+
+
+@pytest.mark.usefixtures("known")
 def test_a_refusal_is_the_end_if_it_shall_be() -> None:
     found = run(REFUSED, "known", 4096, stop_at_oom=True)
     assert (found.ooms, found.first_oom, found.events) == (1, 1, 2)
