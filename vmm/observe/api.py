@@ -62,8 +62,9 @@ def record(
     ``recorder.recording`` as well. ``peek()`` gives one while it runs.
 
     Args:
-        max_entries: the ring holds this many events of 48 bytes; the oldest are forgotten, and
-            ``recording.lost`` counts them. ``drain()`` empties the ring.
+        max_entries: the ring holds this many events of 48 bytes. ``drain()`` empties it, and so do
+            regions. When it is full the oldest are forgotten, and the recording begins after them;
+            ``recording.lost`` counts what is not in it.
         stacks: ``"python"`` notes the Python stack of every allocation without the frames of torch,
             ``"all"`` with them, ``"none"`` no stack. Native frames are not among them.
         min_size: allocations that ask for fewer bytes are left out, and so are their frees.

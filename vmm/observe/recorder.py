@@ -3,7 +3,8 @@
 """Takes events out of the ring of an allocator and makes a recording of them.
 
 Nothing runs in the background: the ring is emptied when the recorder is asked to (`drain`), when a
-region begins or ends, and at the end. A ring that is full forgets its oldest events.
+region begins or ends, and at the end. A ring that is full forgets its oldest events; those that
+were taken before them are left out as well, so that a recording has no gap.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Recorder:
             raise Invalid(f"min_size: must be a number of bytes from 0, but is {min_size!r}")
         self.max_entries, self.min_size = max_entries, min_size
         self.stacks = check_kind(stacks)
-        self.lost = 0
+        self.overwritten = 0  # by the ring, before they were read
         self.recording: Recording | None = None
         self._folder = spool
         self._spool: Spool | None = None
@@ -72,6 +73,7 @@ class Recorder:
         self._allocator = allocator
         self._before: dict[int, State] = {}
         self._parts: list[Events] = []
+        self._kept = self._given_up = 0
         self._followers: list[list[Events]] = []
         self._lock = threading.RLock()
 
@@ -80,6 +82,11 @@ class Recorder:
         """The allocator that is recorded."""
         self._allocator = resolve(self._allocator)
         return self._allocator
+
+    @property
+    def lost(self) -> int:
+        """Events that are not in the recording: the ring forgot them, or some that came after."""
+        return self.overwritten + self._given_up
 
     @property
     def dead(self) -> bool:
@@ -98,7 +105,8 @@ class Recorder:
             if self._folder is not None:
                 self._spool = Spool(self._folder)
             with_stacks = install(self.stacks)
-            self._parts, self.recording, self.lost = [], None, 0
+            self._parts, self.recording = [], None
+            self.overwritten = self._kept = self._given_up = 0
             self._last_tag = 0
             self._before = read_states(allocator)
             allocator.record_start(
@@ -110,15 +118,35 @@ class Recorder:
     def drain(self) -> int:
         """Takes what is in the ring, to memory or to the spool. Returns the number of events."""
         with self._lock:
-            part, self.lost = _read_events(self.allocator)
-            if len(part):
-                for follower in self._followers:
-                    follower.append(part)
-                if self._spool is None:
-                    self._parts.append(part)
-                else:
-                    self._spool.append(part, self._tables(part))
-            return len(part)
+            count, room = 0, _READ_FIRST
+            while True:
+                part, overwritten = self.allocator.record_read(room)
+                if overwritten > self.overwritten and self._kept:
+                    self._give_up()
+                self.overwritten = overwritten
+                if len(part):
+                    self._keep(part)
+                count += len(part)
+                if len(part) < room:
+                    return count
+                room = _READ_NEXT
+
+    def _keep(self, part: Events) -> None:
+        self._kept += len(part)
+        for follower in self._followers:
+            follower.append(part)
+        if self._spool is None:
+            self._parts.append(part)
+        else:
+            self._spool.append(part, self._tables(part))
+
+    def _give_up(self) -> None:
+        """Leaves out what was taken so far. Events are missing after it, and without them nobody
+        knows which of these blocks lived on."""
+        self._given_up += self._kept
+        self._kept, self._parts, self._before = 0, [], {}
+        if self._spool is not None:
+            self._spool.begin_anew()
 
     def follow(self) -> list[Events]:
         """A list that gets every part of the events from now on, until `unfollow`."""
@@ -212,15 +240,3 @@ class Recorder:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _read_events(allocator: Allocator) -> tuple[Events, int]:
-    """All events that wait in the ring, oldest first, and how many were overwritten so far."""
-    parts: list[Events] = []
-    room = _READ_FIRST  # most of the time there are few, and room for many costs more than they do
-    while True:
-        part, lost = allocator.record_read(room)
-        parts.append(part)
-        if len(part) < room:
-            return np.concatenate(parts), lost
-        room = _READ_NEXT

@@ -166,7 +166,7 @@ class _Open:
         text = notes.begin(self.region.path)
         with _BEGIN:
             self.parts = running.follow()
-            self.lost = running.lost
+            self.lost = running.overwritten
             self.live = self.allocator.stats(device=self.device)["allocated_bytes.all.current"]
             self.allocator.note(text, device=self.device)
             if self.region.threads == "all":
@@ -193,7 +193,7 @@ class _Open:
             device=self.device,
             live_before=self.live,
             thread=self.thread,
-            lost=running.lost - self.lost,
+            lost=running.overwritten - self.lost,
         )
         found = region_counts.survivors_of_events(
             events,

@@ -31,18 +31,26 @@ class Spool:
         if any(self.folder.iterdir()):
             raise Invalid(f"spool: the folder must be empty, but {self.folder} is not")
         self._chunks = 0
+        self._anew: list[int] = []
 
     def append(self, events: Events, tables: dict[str, Any]) -> None:
         """Writes the tables, then the events that use them."""
         with new_file(self.folder / "tables.json") as file:
-            file.write(json.dumps({"format": FORMAT, **tables}).encode())
+            file.write(json.dumps({"format": FORMAT, "anew": self._anew, **tables}).encode())
         with new_file(self.folder / f"events-{self._chunks:08}.npy") as file:
             np.save(file, events, allow_pickle=False)
         self._chunks += 1
 
+    def begin_anew(self) -> None:
+        """Events are missing before the next chunk, so `read` leaves out the chunks so far."""
+        self._anew.append(self._chunks)
+
 
 def read(folder: str | os.PathLike[str]) -> tuple[Events, dict[str, Any]]:
-    """All events of a spool and its tables. Raises `vmm.errors.FormatError`, OSError."""
+    """The events of a spool since the last gap, and its tables.
+
+    Raises `vmm.errors.FormatError`, OSError.
+    """
     path = Path(folder)
     parts = [no_events()]
     for file in sorted(path.glob("events-*.npy")):
@@ -63,4 +71,11 @@ def read(folder: str | os.PathLike[str]) -> tuple[Events, dict[str, Any]]:
         raise FormatError(f"{path / 'tables.json'}: not JSON: {error}") from None
     if len(parts) > 1 and tables.get("format") != FORMAT:
         raise FormatError(f'{path / "tables.json"}: has no "format": "{FORMAT}"')
-    return np.concatenate(parts), tables
+    anew = tables.get("anew", [])
+    if not isinstance(anew, list) or not all(type(chunk) is int for chunk in anew):
+        raise FormatError(
+            f"{path / 'tables.json'}: anew must be numbers of chunks, but is {anew!r}"
+        )
+    # The tables are written before the chunk: the last one may be missing.
+    start = max((chunk for chunk in anew if 0 <= chunk < len(parts) - 1), default=0)
+    return np.concatenate([no_events(), *parts[1 + start :]]), tables

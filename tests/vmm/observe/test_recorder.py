@@ -260,6 +260,49 @@ def test_spool(tmp_path: Path) -> None:
     assert again.header["stacks"][stack][0][2] == "test_spool"
 
 
+@pytest.mark.parametrize("spooled", [False, True])
+def test_a_gap_between_two_drains(tmp_path: Path, spooled: bool) -> None:
+    """An allocation that the ring forgot, at an address that was used and freed before it."""
+    one = Allocator(driver="null", device_bytes=1 << 30)
+    spool = tmp_path / "spool" if spooled else None
+    with record(4, spool=spool, allocator=one) as recorder:
+        address = one.alloc(512, tag="first")
+        one.free(address)
+        recorder.drain()
+        assert one.alloc(512, tag="second") == address
+        for _ in range(4):
+            recorder.allocator.note("filler")
+        one.free(address)
+        recorder.drain()
+        kept = one.alloc(1 << 20)
+    recording = recorder.recording
+    assert recording is not None
+    trace = recording.trace.validate()
+    # The ring of four ends with two notes and the free; the block was there before them.
+    assert "".join(map(chr, trace.op[trace.is_op("afcn")])) == "annfca"
+    assert trace.extra["addr"][trace.op == ord("a")].tolist() == [address, kept]
+    assert trace.header["lost"] == recording.lost == recorder.lost
+    recording.save(tmp_path / "whole.vmmtrace")
+    if spool:
+        again = Recording.from_spool(spool)
+        assert len(again) == len(recording)
+        assert again.lost == recording.lost
+
+
+def test_a_spool_that_ends_at_a_gap(tmp_path: Path, one: Allocator) -> None:
+    """The tables speak of a chunk that the process did not live to write."""
+    with record(100, spool=tmp_path / "spool", allocator=one):
+        one.alloc(512)
+    tables = tmp_path / "spool" / "tables.json"
+    good = json.loads(tables.read_text())
+    whole = len(Recording.from_spool(tmp_path / "spool"))
+    tables.write_text(json.dumps({**good, "anew": [1]}))
+    assert len(Recording.from_spool(tmp_path / "spool")) == whole > 0
+    tables.write_text(json.dumps({**good, "anew": "x"}))
+    with pytest.raises(FormatError, match="anew must be numbers of chunks"):
+        Recording.from_spool(tmp_path / "spool")
+
+
 def test_spool_refuses_what_is_not_one(tmp_path: Path, one: Allocator) -> None:
     (tmp_path / "events-00000000.npy").write_bytes(b"junk")
     with pytest.raises(Invalid, match="spool: the folder must be empty"):
