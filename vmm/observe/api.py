@@ -159,7 +159,7 @@ def memory_stats(device: object = None, *, allocator: Allocator | None = None) -
 
     A segment is a physical page. There is no bound for splitting blocks: ``max_split_size`` is -1.
     """
-    return torch_stats.flat(resolve(allocator).stats(device=device_index(device)))
+    return torch_stats.flat(resolve(allocator).stats(device=device_index(device, allocator)))
 
 
 def snapshot(*, allocator: Allocator | None = None) -> dict[str, Any]:
@@ -182,4 +182,4 @@ def snapshot(*, allocator: Allocator | None = None) -> dict[str, Any]:
 
 
 def _state(device: object, allocator: Allocator | None) -> State:
-    return read_state(resolve(allocator), device_index(device))
+    return read_state(resolve(allocator), device_index(device, allocator))

@@ -135,7 +135,7 @@ class MemoryAnalysisTool:
 
 
 def _state(device: object, allocator: Allocator | None) -> State:
-    return read_state(resolve(allocator), device_index(device))
+    return read_state(resolve(allocator), device_index(device, allocator))
 
 
 def _arenas(state: State) -> list[int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 
 
-@dataclass
+@dataclass(repr=False)
 class Recording:
     """The events of a recording, one trace per device.
 
@@ -26,6 +26,9 @@ class Recording:
 
     traces: dict[int, Trace] = field(default_factory=dict)
     lost: int = 0
+
+    def __repr__(self) -> str:
+        return f"Recording(devices={sorted(self.traces)}, events={len(self)}, lost={self.lost})"
 
     @property
     def trace(self) -> Trace:

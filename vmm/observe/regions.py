@@ -63,7 +63,7 @@ class Region(ContextDecorator):
         if threads not in THREADS:
             raise Invalid(f"threads: must be one of {', '.join(THREADS)}, but is {threads!r}")
         self.name, self.threads = name, threads
-        self.device = device_index(device)
+        self.device = device_index(device, allocator)
         self.path = name
         self.last: Region | None = None
         self._allocator = allocator

@@ -29,10 +29,11 @@ def resolve(allocator: Allocator | None) -> Allocator:
     return enabled
 
 
-def device_index(device: object) -> int:
+def device_index(device: object, allocator: Allocator | None = None) -> int:
     """A device as a number: None is 0, text and `torch.device` count by their index.
 
-    Raises `vmm.errors.Invalid` for anything else, and for a negative number.
+    Raises `vmm.errors.Invalid` for anything else, for a negative number, and without `allocator`
+    for a device of another kind than vmm serves.
     """
     if device is None:
         return 0
@@ -44,4 +45,11 @@ def device_index(device: object) -> int:
         index = getattr(device, "index", device) or 0 if hasattr(device, "index") else None
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise Invalid(f"device: must be None, a number from 0, or a device, but is {device!r}")
+    kind = device.partition(":")[0] if isinstance(device, str) else getattr(device, "type", None)
+    if kind is not None and allocator is None:
+        from vmm.torch_hooks import state
+
+        there = state.current()
+        if there is not None and there.device_type != kind:
+            raise Invalid(f"device: vmm serves {there.device_type} in this process, not {device!r}")
     return index

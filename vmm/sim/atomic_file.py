@@ -14,8 +14,22 @@ from typing import BinaryIO
 
 @contextmanager
 def new_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write; takes the name `path` when the block ends, and is removed if it raises."""
+    """A file to write; takes the name `path` when the block ends, and is removed if it raises.
+
+    An OSError names `path`, not the file that was meant to become it.
+    """
     target = Path(path)
+    try:
+        with _beside(target) as file:
+            yield file
+    except OSError as error:
+        if error.errno is None:
+            raise OSError(f"{target}: {error}") from error
+        raise OSError(error.errno, error.strerror, str(target)) from error
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[BinaryIO]:
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:

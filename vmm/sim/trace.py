@@ -55,7 +55,7 @@ EXTRA_COLUMNS: dict[str, type[np.generic]] = {
 Column = NDArray[Any]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Trace:
     """Events in time order; all columns have the same length n.
 
@@ -85,6 +85,9 @@ class Trace:
             name: _column(name, values, EXTRA_COLUMNS.get(name, np.int64), len(self.t_ns))
             for name, values in self.extra.items()
         }
+
+    def __repr__(self) -> str:
+        return f"Trace(source={self.header.get('source')!r}, events={len(self)})"
 
     def __len__(self) -> int:
         return len(self.t_ns)

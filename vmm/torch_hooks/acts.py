@@ -3,13 +3,16 @@
 """What one may ask of the enabled allocator.
 
 Each takes ``device``: None (device 0 of the CPU, torch's current CUDA device), a number, a text or
-a `torch.device`. All raise `vmm.errors.Invalid` if nothing is enabled.
+a `torch.device`. All raise `vmm.errors.Invalid` if nothing is enabled, or an argument breaks its
+rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from vmm.errors import Invalid
+from vmm.torch_hooks.arguments import byte_count, byte_counts
 from vmm.torch_hooks.state import device_number, require
 
 
@@ -28,12 +31,14 @@ def compact(
         The bytes moved or given back.
     """
     state = require()
+    target = byte_count("target", target)
     return state.allocator.compact(target, release, sync, device=device_number(state, device))
 
 
 def trim(nbytes: int | None = None, *, device: object = None) -> int:
     """Gives up to `nbytes` of free physical memory back (None: all); returns how much."""
     state = require()
+    nbytes = None if nbytes is None else byte_count("nbytes", nbytes)
     return state.allocator.trim(nbytes, device=device_number(state, device))
 
 
@@ -51,6 +56,7 @@ def plan(sizes: Iterable[int], stream: int = 0, *, device: object = None) -> str
         ``"fits"``, ``"fits_after_steal"`` or ``"does_not_fit"``.
     """
     state = require()
+    sizes = byte_counts("sizes", sizes)
     return state.allocator.plan(sizes, stream, device=device_number(state, device))
 
 
@@ -60,6 +66,7 @@ def prefetch(sizes: Iterable[int], stream: int = 0, *, device: object = None) ->
     Raises `vmm.errors.OutOfMemory` if they do not fit.
     """
     state = require()
+    sizes = byte_counts("sizes", sizes)
     state.allocator.prefetch(sizes, stream, device=device_number(state, device))
 
 
@@ -74,6 +81,8 @@ def on_oom(callback: Callable[[int, int], bool]) -> Callable[[int, int], bool]:
 
     A true result says that it freed something: the request is tried again. Works as a decorator.
     """
+    if not callable(callback):
+        raise Invalid(f"callback: must be a function of (device, nbytes), but is {callback!r}")
     require().allocator.on_oom(callback)
     return callback
 

@@ -32,7 +32,12 @@ def unpin(tensor: torch.Tensor, reason: str = "user") -> None:
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    storage = tensor.untyped_storage()
+    try:
+        storage = tensor.untyped_storage()
+    except (AttributeError, NotImplementedError):
+        raise Invalid(
+            f"tensor: must be a tensor with one storage, but is a {type(tensor).__name__}"
+        ) from None
     if storage.nbytes() == 0:
         raise Invalid("tensor: it has no memory to pin")
     return storage.data_ptr(), storage.nbytes()

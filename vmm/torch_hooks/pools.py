@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from vmm import native
 from vmm.errors import Invalid
+from vmm.torch_hooks.arguments import byte_count
 from vmm.torch_hooks.state import State, device_number, require
 
 
@@ -31,8 +32,8 @@ def pool(
         The number of the pool.
 
     Raises:
-        Invalid: nothing is enabled, an empty name, or another `cap` or `shared_pages` for a pool
-            that exists.
+        Invalid: nothing is enabled, an argument breaks its rule, or another `cap` or
+            `shared_pages` for a pool that exists.
     """
     state = require()
     number = device_number(state, device)
@@ -81,9 +82,13 @@ def wake(tag: str, *, device: object = None) -> None:
 def _pool_of(state: State, device: int, name: str, cap: int, shared_pages: bool) -> int:
     if not isinstance(name, str) or not name:
         raise Invalid(f"name: must be a text that is not empty, but is {name!r}")
-    wanted = (cap, shared_pages)
+    if not isinstance(shared_pages, bool):
+        raise Invalid(f"shared_pages: must be True or False, but is {shared_pages!r}")
+    wanted = (byte_count("cap", cap), shared_pages)
     if (device, name) not in state.pools:
-        made = state.allocator.pool_create(name, cap=cap, shared_pages=shared_pages, device=device)
+        made = state.allocator.pool_create(
+            name, cap=wanted[0], shared_pages=shared_pages, device=device
+        )
         state.pools[device, name] = made
         state.pool_options[device, name] = wanted
     elif wanted not in ((0, False), state.pool_options[device, name]):

@@ -2,8 +2,10 @@
 # Copyright the paddle-on-torch authors
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from vmm.errors import FormatError, Invalid
 from vmm.sim import trace_file
+from vmm.sim.atomic_file import new_file
 from vmm.sim.trace import Trace, from_events
 
 HEADER = (
@@ -203,3 +206,18 @@ def test_own_keys_of_the_header_are_not_taken_from_the_trace(tmp_path: Path) -> 
     trace_file.write(tmp_path / "t", trace)
     first = json.loads((tmp_path / "t").read_text().split("\n")[0])
     assert (first["format"], first["count"], len(first["columns"])) == ("vmm-trace 1", 2, 7)
+
+
+def test_a_file_that_cannot_be_written_is_named_as_asked_for(tmp_path: Path) -> None:
+    wanted = tmp_path / "no folder" / "t.vmmtrace"
+    with pytest.raises(FileNotFoundError) as missing:
+        trace_file.write(wanted, small())
+    assert missing.value.filename == str(wanted)
+    with (
+        pytest.raises(OSError, match=r"t\.npy: 9 requested and 2 written"),
+        new_file(tmp_path / "t.npy"),
+    ):
+        raise OSError("9 requested and 2 written")
+    full = pytest.raises(OSError, match=r"No space left on device: .*t\.npy")
+    with full, new_file(tmp_path / "t.npy"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
