@@ -12,7 +12,7 @@ PAGE = 4096
 
 
 def opened(**keys: Any) -> Allocator:
-    """Null driver, pages of 4 KiB, everything in the large arena, all invariants after each call."""
+    """Null driver, pages of 4 KiB, no small arena, all invariants after each call."""
     plain = {
         "driver": "null",
         "granularity": PAGE,

@@ -40,14 +40,23 @@ struct Registry {
 Registry& registry() {
   static Registry* all = [] {
     auto* made = new Registry;  // leaked on purpose: no driver call in static destructors
-    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
-                   [] {
-                     for (vmm_allocator* allocator : registry().open) {
-                       allocator->dead.store(true);
-                       allocator->driver->abandon();
-                     }
-                     registry().mutex.unlock();
-                   });
+    auto lock = [] {
+      registry().mutex.lock();
+      vmm::lock_tags();
+    };
+    auto unlock = [] {
+      vmm::unlock_tags();
+      registry().mutex.unlock();
+    };
+    auto child = [] {
+      for (vmm_allocator* allocator : registry().open) {
+        allocator->dead.store(true);
+        allocator->driver->abandon();
+      }
+      vmm::unlock_tags();
+      registry().mutex.unlock();
+    };
+    pthread_atfork(lock, unlock, child);
     return made;
   }();
   return *all;

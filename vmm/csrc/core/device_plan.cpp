@@ -11,9 +11,9 @@
 
 namespace vmm {
 
-// Places the sizes, largest first, into a copy of the free blocks that the stream may use; what does not fit
-// there needs pages, which may be spare, new or stolen. Conservative: a page that a placed request touches
-// counts as taken.
+// Places the sizes, in their order and by best fit as requests would be, into a copy of the free blocks that the stream
+// may use; what does not fit there needs pages, which may be spare, new or stolen. Conservative: a page that a placed
+// request touches counts as taken.
 vmm_status Device::plan(const uint64_t* sizes, size_t count, Stream stream, vmm_fit* answer) {
   std::lock_guard guard(lock_);
   StreamIndex user = timelines_.index_of(stream);
@@ -44,7 +44,6 @@ vmm_status Device::plan(const uint64_t* sizes, size_t count, Stream stream, vmm_
       }
     }
     auto& list = wanted[small];
-    std::sort(list.rbegin(), list.rend());
     uint64_t left_over = 0;
     for (uint64_t size : list) {
       auto place = free.lower_bound(size);

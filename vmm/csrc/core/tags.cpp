@@ -42,6 +42,9 @@ const char* tag_text(uint32_t tag) {
   return tag < all.texts.size() ? all.texts[tag].c_str() : nullptr;
 }
 
+void lock_tags() { tags().mutex.lock(); }
+void unlock_tags() { tags().mutex.unlock(); }
+
 uint32_t thread_tag() { return tag_of_thread; }
 
 uint32_t set_thread_tag(uint32_t tag) {

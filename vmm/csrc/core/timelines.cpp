@@ -17,10 +17,15 @@ StreamIndex Timelines::find(Stream stream) {
   if (auto known = indexes_.find(stream); known != indexes_.end()) return last_index_ = known->second;
   if (lines_.size() >= kMostStreams) throw TooManyStreams();
   StreamIndex index = static_cast<StreamIndex>(lines_.size());
-  lines_.reserve(lines_.size() + 1);
-  indexes_.emplace(stream, index);
-  lines_.push_back({});
-  lines_.back().stream = stream;
+  Line line;
+  line.stream = stream;
+  lines_.push_back(std::move(line));
+  try {
+    indexes_.emplace(stream, index);
+  } catch (...) {
+    lines_.pop_back();
+    throw;
+  }
   return last_index_ = index;
 }
 
