@@ -182,8 +182,12 @@ class Recorder:
         return self.recording
 
     def peek(self) -> Recording:
-        """The recording as far as it is; it goes on."""
+        """The recording as far as it is; it goes on. After `stop`, what that returned."""
         with self._lock:
+            if self.recording is not None:
+                return self.recording
+            if active(self.allocator) is not self:
+                raise Invalid("record: the recording has not been started")
             return self._recording(self._settled())
 
     def _settled(self) -> dict[int, State]:

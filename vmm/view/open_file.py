@@ -35,7 +35,7 @@ def _read(path: str | os.PathLike[str], name: str, device: int | None) -> Record
     except (FormatError, EOFError):
         own = False
     if own:
-        return from_trace(trace_file.read(path), name)
+        return from_trace(read_any(path, device=device), name)
     try:
         return from_snapshot(read_snapshot(path, device=device), name)
     except FormatError:

@@ -26,7 +26,8 @@ def parse_range(text: str, recording: Recording) -> tuple[int, int]:
     parts = text.split(":")
     if len(parts) != 2:
         raise Invalid(f"a range is A:B, event numbers or times such as 10ms:2s, not {text!r}")
-    begin = _bound(parts[0], recording, recording.start_events)
+    # What stood at the start has the time of the first event.
+    begin = max(_bound(parts[0], recording, 0), recording.start_events)
     end = min(_bound(parts[1], recording, len(recording)), len(recording))
     if begin >= end:
         raise Invalid(f"range {text!r} holds none of the {len(recording)} events")

@@ -356,3 +356,13 @@ def test_random_run_is_repeatable() -> None:
     first, second = (random_run(11)[2].trace for _ in range(2))
     for column, values in first.columns.items():
         assert np.array_equal(values, second.columns[column]), column
+
+
+def test_peeking_outside_of_a_recording(one: Allocator) -> None:
+    recorder = record(100, allocator=one)
+    with pytest.raises(Invalid, match="the recording has not been started"):
+        recorder.peek()
+    with recorder:
+        one.alloc(512)
+        assert len(recorder.peek()) > 0
+    assert recorder.peek() is recorder.recording is recorder.stop()

@@ -112,3 +112,11 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert "a.vmmtrace" in errors[0]
     assert "a range is A:B" in errors[2]
     assert not out.exists()
+
+
+def test_a_device_is_refused_where_the_file_names_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "t.vmmtrace", TRACE)
+    assert main(["view", str(tmp_path / "t.vmmtrace"), "--text", "--device", "3"]) == 1
+    assert "device 3 was chosen, but this format names no devices" in capsys.readouterr().err

@@ -51,4 +51,5 @@ def test_events_are_counted_from_the_first_that_happened() -> None:
     recording = from_trace(trace, "x")
     assert parse_range("5:20", recording) == (15, 30)
     assert parse_range(":", recording) == (10, 50)
+    assert parse_range("0ns:20ns", recording) == (10, 20)
     assert np.all(recording.op == ord("m"))
