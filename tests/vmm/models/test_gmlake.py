@@ -137,11 +137,11 @@ def test_below_the_limit_nothing_is_stitched() -> None:
         assert model.reserved == reserved * M
 
 
-def test_the_limit_is_512_mib_by_default() -> None:
-    for size, reserved in ((510, 600 + 510), (512, 600)):
+def test_the_limit_is_32_mib_by_default() -> None:
+    for size, reserved in ((30, 40 + 30), (32, 40)):
         model = Gmlake()
-        place(model, 0, 300)
-        place(model, 1, 300)
+        place(model, 0, 20)
+        place(model, 1, 20)
         model.free(0)
         model.free(1)
         place(model, 2, size)

@@ -34,7 +34,11 @@ CHUNK = 2 * MIB
 OPTIONS = {
     "lag_ns": LAG,
     "frag_limit": Option(
-        512 * MIB, CHUNK, None, "fragLimit: the least request, in bytes, to stitch"
+        # The published source; its tutorial sets 512 MiB, with which far less is stitched.
+        32 * MIB,
+        CHUNK,
+        None,
+        "fragLimit: the least request, in bytes, to stitch",
     ),
     "reuse_limit": Option(10, 1, None, "reuseLimit: the most that a reused one may be larger"),
     "defrag_level": Option(
@@ -278,6 +282,3 @@ class Gmlake(StreamSafe["Grant | Block"]):
 
 def _bytes(home: FreeSpans) -> int:
     return sum(key >> ADDRESS_BITS for key in home.keys)
-
-
-GMLake = Gmlake  # the spelling of its authors

@@ -16,7 +16,7 @@ MODELS: dict[str, str] = {
     "torch-expandable": "vmm.sim.models.torch_expandable:TorchExpandable",
     "paddle-auto-growth": "vmm.sim.models.paddle_auto_growth:PaddleAutoGrowth",
     "paddle-vmm": "vmm.sim.models.paddle_vmm:PaddleVmm",
-    "gmlake": "vmm.sim.models.gmlake:GMLake",
+    "gmlake": "vmm.sim.models.gmlake:Gmlake",
     "vmm": "vmm.sim.models.vmm:VmmModel",
 }
 
