@@ -8,10 +8,15 @@ files and lines are worked out only the first time that a stack is seen.
 
 from __future__ import annotations
 
+import _thread
 import atexit
+import ctypes
 import os
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -40,6 +45,7 @@ class Stacks:
         self._by_place: dict[tuple[Any, ...], int] = {}
         self._codes: dict[int, CodeType] = {}  # keeps them, so that no id is used again
         self._lock = threading.Lock()
+        self._adding: int | None = None  # the thread that holds the lock
         self._torch: str | None = None
 
     def of_caller(self, depth: int = 1) -> int:
@@ -62,7 +68,10 @@ class Stacks:
     def _add(self, key: tuple[Any, ...], frame: FrameType | None) -> int:
         skip = (_OWN, self._torch_folder()) if self.skip_torch else (_OWN,)
         frames: list[Frame] = []
-        with self._lock:
+        # Garbage collection may run code here that allocates.
+        if self._adding == threading.get_ident():
+            return 0
+        with self._lock, self._marked():
             while frame is not None:
                 code = frame.f_code
                 self._codes[id(code)] = code
@@ -78,6 +87,14 @@ class Stacks:
                 self.table.append(stack)
             self._by_place[key] = number
             return number
+
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        self._adding = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._adding = None
 
     def _torch_folder(self) -> str:
         if self._torch is None:
@@ -97,6 +114,40 @@ def _number(size: int) -> int:
         return STACKS.of_caller(2)
     except Exception:
         return 0
+    except BaseException as error:  # somebody pressed Ctrl-C just now; `_watch` sees the rest
+        _raise_later(threading.get_ident(), type(error))
+        return 0
+
+
+def _raise_later(thread: int, kind: type[BaseException]) -> None:
+    """Raises an exception in a thread once it is, most likely, out of the C code it is in."""
+
+    def raise_there() -> None:
+        time.sleep(0.001)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+    _thread.start_new_thread(raise_there, ())
+
+
+def _watch() -> None:
+    """An interrupt that comes before the first line of `_number` reaches the program as well.
+
+    A signal that arrives in a long call of C code is seen there: it is the first Python that runs.
+    """
+    previous = sys.unraisablehook
+    if getattr(previous, "of_vmm", False):
+        return
+
+    def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
+        at, kind = unraisable.exc_traceback, unraisable.exc_type
+        inside = at is not None and at.tb_frame.f_code is _number.__code__
+        if inside and not issubclass(kind, Exception):
+            _raise_later(threading.get_ident(), kind)
+        else:
+            previous(unraisable)
+
+    hook.of_vmm = True  # type: ignore[attr-defined]
+    sys.unraisablehook = hook
 
 
 # Kept for good: the core may be on its way to it while a recording ends.
@@ -119,6 +170,7 @@ def install(kind: str) -> bool:
     if check_kind(kind) == "none":
         return False
     STACKS.skip_torch = kind == "python"
+    _watch()
     # Threads of others may allocate while the interpreter goes away.
     atexit.unregister(_remove)
     atexit.register(_remove)
