@@ -40,7 +40,7 @@ typedef struct vmm_allocator vmm_allocator;
 // error. Nothing is reserved or created until the first allocation on a device.
 VMM_API vmm_status vmm_create(const char* config, vmm_allocator** out);
 
-// Gives everything back to the driver. Live pointers become invalid.
+// Gives everything back to the driver. Live pointers become invalid. No other call may be running.
 VMM_API void vmm_destroy(vmm_allocator* allocator);
 
 // The sentence about the last failure in this thread; "" if there was none. Valid until the next call.

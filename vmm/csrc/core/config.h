@@ -35,7 +35,7 @@ struct Config {
   uint64_t whole_block_waste = 0;  // take a free block whole if no more than this is wasted
   uint64_t align_large = 0;        // requests of at least this start at a page (0: never)
   uint64_t oom_rounds = 3;
-  int check = 0;             // 1: cheap invariants after slow paths, 2: all of them after every call
+  int check = 0;  // 1: cheap invariants after slow paths, 2: all of them after every call
 };
 
 // Returns false and a sentence on error.

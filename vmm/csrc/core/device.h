@@ -135,7 +135,7 @@ class Device {
   Block* take_place(Arena* arena, const Place& place, StreamIndex stream);
   Block* block_at(const Place& place, Address address) const;
 
-  // Pages: device_pages.cpp
+  // Pages: device_pages.cpp, device_steal.cpp, device_publish.cpp
   vmm_status obtain(Arena* arena, const Place& place, uint64_t extra, StreamIndex stream, bool may_create,
                     std::vector<Move>* moves);
   uint64_t create_pages(uint64_t count, uint64_t limit, vmm_status* status);

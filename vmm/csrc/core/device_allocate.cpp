@@ -201,8 +201,8 @@ vmm_status Device::slow(Arena* arena, uint64_t size, StreamIndex stream, Block**
 
   // First without waiting for other streams, if the pages for it may simply be created and memory is not scarce.
   bool scarce = limit_ != 0 && reserved() > limit_ / 4 * 3;
-  bool may_wait = config_->cross_stream == CrossStream::kWait ||
-                  (config_->cross_stream == CrossStream::kWaitAboveSoft && scarce);
+  bool may_wait =
+      config_->cross_stream == CrossStream::kWait || (config_->cross_stream == CrossStream::kWaitAboveSoft && scarce);
   Place place = find_place(arena, size, stream, may_wait);
   bool roomy = config_->policy == Policy::kCreateFirst &&
                reserved() + place.missing * page_size_ <=
