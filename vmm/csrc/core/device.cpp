@@ -45,13 +45,6 @@ Arena* Device::new_arena(uint32_t pool, bool small) {
   return arenas_.back().get();
 }
 
-Arena* Device::arena_for(Pool& pool, uint32_t id, uint64_t size) {
-  bool small = size <= config_->small_max;
-  Arena*& arena = small ? pool.small : pool.large;
-  if (arena == nullptr) arena = new_arena(id, small);
-  return arena;
-}
-
 uint64_t Device::hard_limit() {
   uint64_t free = 0;
   if (total_ == 0 && driver_->memory_info(id_, &free, &total_) != VMM_OK) total_ = 0;  // it failed at the start

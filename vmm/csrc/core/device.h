@@ -165,7 +165,12 @@ class Device {
   uint64_t pool_bytes(const Pool& pool) const;
 
   Arena* new_arena(uint32_t pool, bool small);
-  Arena* arena_for(Pool& pool, uint32_t id, uint64_t size);
+  Arena* arena_for(Pool& pool, uint32_t id, uint64_t size) {
+    bool small = size <= config_->small_max;
+    Arena*& arena = small ? pool.small : pool.large;
+    if (arena == nullptr) arena = new_arena(id, small);
+    return arena;
+  }
   vmm_status forget_pool(uint32_t pool);
   vmm_status wake_arena(Arena* arena);
   void publish_woken(const std::vector<Move>& moves);

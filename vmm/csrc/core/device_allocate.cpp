@@ -141,6 +141,9 @@ vmm_status Device::deallocate(void* pointer) {
     std::snprintf(text, sizeof text, "pointer: %p is not a live allocation of device %d", pointer, id_);
     return fail(VMM_INVALID, text);
   }
+  // Both neighbors are read in a moment: fetch them while the counters are kept.
+  __builtin_prefetch(block->prev);
+  __builtin_prefetch(block->next);
   free_block(block);
   return config_->check == 2 ? finish(VMM_OK) : VMM_OK;
 }

@@ -45,9 +45,10 @@ const char* tag_text(uint32_t tag) {
 void lock_tags() { tags().mutex.lock(); }
 void unlock_tags() { tags().mutex.unlock(); }
 
-uint32_t thread_tag() { return tag_of_thread; }
+uint32_t tag_of_this_thread() { return tag_of_thread; }
 
 uint32_t set_thread_tag(uint32_t tag) {
+  tags_in_use.store(true, std::memory_order_relaxed);
   uint32_t old = tag_of_thread;
   tag_of_thread = tag;
   return old;
