@@ -80,8 +80,8 @@ VMM_API void vmm_set_stack_hook(vmm_stack_hook hook);
 
 // ---- Pools, pins, sleep -------------------------------------------------------------------------
 
-// A private pool: arenas of its own, whose pages are neither taken by nor taken from others unless
-// `shared_pages`. `cap` bounds its physical bytes (0: no bound of its own).
+// A private pool: arenas of its own. It takes no pages from others, and others take its idle ones only before a
+// request fails; with `shared_pages` they move freely. `cap` bounds its physical bytes (0: no bound of its own).
 VMM_API vmm_status vmm_pool_create(vmm_allocator* allocator, int device, const char* name, uint64_t cap,
                                    int shared_pages, uint32_t* pool);
 

@@ -70,6 +70,7 @@ class Player:
         self.errors: Counter[str] = Counter()
         self.log: list[str] = []
         self.last = ""
+        allocator.clock_set(0)  # events carry the logical time
         allocator.record_start(1 << 12)
 
     # One operation

@@ -20,7 +20,6 @@ Device::Device(int id, const Config* config, Driver* driver, Recorder* recorder)
       driver_(driver),
       recorder_(recorder),
       capabilities_(driver->capabilities(id)),
-      logical_(capabilities_.logical_clock),
       page_size_(config->page),
       timelines_(driver, id),
       remap_(driver, id, &pages_, config->page),
@@ -28,6 +27,7 @@ Device::Device(int id, const Config* config, Driver* driver, Recorder* recorder)
   uint64_t free = 0;
   if (driver_->memory_info(id_, &free, &total_) != VMM_OK) total_ = 0;
   timelines_.index_of(0);
+  clock_used_ = config->driver.driver == "null";  // a simulation from the beginning
   Pool pool;
   pool.name = "default";
   pools_.push_back(pool);
@@ -199,7 +199,7 @@ vmm_status Device::set_limit(uint64_t bytes) {
 }
 
 uint64_t Device::now() const {
-  if (logical_) return driver_->clock_now(id_);
+  if (clock_used_) return driver_->clock_now(id_);
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<uint64_t>(time.tv_sec) * 1000000000u + static_cast<uint64_t>(time.tv_nsec);
@@ -253,11 +253,13 @@ void Device::note(uint32_t tag) {
 
 vmm_status Device::clock_set(uint64_t t_ns) {
   std::lock_guard guard(lock_);
+  clock_used_ = capabilities_.logical_clock;
   return driver_->clock_set(id_, t_ns);
 }
 
 vmm_status Device::clock_kernel(Stream stream, uint64_t duration_ns) {
   std::lock_guard guard(lock_);
+  clock_used_ = capabilities_.logical_clock;
   return driver_->clock_kernel(id_, stream, duration_ns);
 }
 

@@ -194,7 +194,7 @@ class Device {
   Driver* driver_;
   Recorder* recorder_;
   Capabilities capabilities_;
-  bool logical_ = false;
+  bool clock_used_ = false;  // somebody drives the logical clock: events carry its time
   uint64_t page_size_;
   uint64_t total_ = 0;  // of the device
 

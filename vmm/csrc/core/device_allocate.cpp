@@ -219,6 +219,18 @@ vmm_status Device::slow(Arena* arena, uint64_t size, StreamIndex stream, Block**
     place = find_place(arena, size, stream, false);
     if (place.region != nullptr) status = prepare(arena, &place, stream, true);
   }
+  if (status == VMM_OUT_OF_MEMORY && pools_[arena->pool].cap == 0) {
+    // Pools keep their free pages to themselves, but not while somebody runs out of memory.
+    timelines_.cover_all();
+    timelines_.poll();
+    uint64_t given = 0;
+    status = to_spare(size / page_size_ + 2, &given, VMM_CAUSE_POOL, {Donors::kAll, 0});
+    if (status == VMM_OK) {
+      status = VMM_OUT_OF_MEMORY;
+      if (given > 0) place = find_place(arena, size, stream, config_->cross_stream != CrossStream::kNever);
+      if (given > 0 && place.region != nullptr) status = prepare(arena, &place, stream, true);
+    }
+  }
   if (status == VMM_OK) {
     *out = take_place(arena, place, stream);
     return VMM_OK;

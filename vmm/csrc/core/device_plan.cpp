@@ -17,6 +17,7 @@ namespace vmm {
 vmm_status Device::plan(const uint64_t* sizes, size_t count, Stream stream, vmm_fit* answer) {
   std::lock_guard guard(lock_);
   StreamIndex user = timelines_.index_of(stream);
+  timelines_.cover_all();
   timelines_.poll();
   std::vector<uint64_t> wanted[2];
   for (size_t i = 0; i < count; ++i) {
@@ -64,7 +65,13 @@ vmm_status Device::plan(const uint64_t* sizes, size_t count, Stream stream, vmm_
   }
   uint64_t hard = hard_limit();
   uint64_t fresh = pages_.spare.size() + (hard > reserved() ? (hard - reserved()) / page_size_ : 0);
-  uint64_t stealable = stealable_pages(user, {Donors::kOfPool, 0});
+  // Pools that share with nobody give idle pages before a request fails.
+  auto idle = [&](Donors donors) {
+    std::vector<Move> moves;
+    return steal_pages(donors, nullptr, UINT64_MAX, user, true, &moves);
+  };
+  uint64_t stealable =
+      stealable_pages(user, {Donors::kOfPool, 0}) + idle({Donors::kAll, 0}) - idle({Donors::kOfPool, 0});
   uint64_t stolen = stealable > touched_pages ? stealable - touched_pages : 0;
   *answer = need_pages <= fresh ? VMM_FITS : need_pages <= fresh + stolen ? VMM_FITS_AFTER_STEAL : VMM_DOES_NOT_FIT;
   return VMM_OK;

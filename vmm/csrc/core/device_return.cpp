@@ -97,6 +97,12 @@ vmm_status Device::pool_sleep(uint32_t id, bool keep, uint64_t* released) {
   record(VMM_EVENT_SYNC, 0, 0, 0, 0, 0);
   reap();
 
+  // Pages that hold nothing do not come back.
+  uint64_t idle = 0;
+  if (vmm_status status = to_spare(UINT64_MAX, &idle, VMM_CAUSE_SLEEP, {Donors::kOwn, id}); status != VMM_OK) {
+    return finish(status);
+  }
+
   // First everything that may fail for want of memory, then what changes something.
   std::vector<SleepingArena> sleeping;
   std::vector<Move> moves;
@@ -142,7 +148,7 @@ vmm_status Device::pool_sleep(uint32_t id, bool keep, uint64_t* released) {
     one.arena->asleep = true;
     sleeping_.push_back(std::move(one));
   }
-  *released = release_spare(moves.size()) * page_size_;
+  *released = release_spare(moves.size() + idle) * page_size_;
   record(VMM_EVENT_SLEEP, 0, moves.size() * page_size_, 0, 0, id);
   return finish(VMM_OK);
 }

@@ -256,6 +256,7 @@ std::string Device::oom_sentence(uint64_t size, const Pool& pool) {
   uint64_t free = 0, total = 0, mapped_free = 0, largest = 0;
   driver_->memory_info(id_, &free, &total);
   for (const auto& arena : arenas_) {
+    if (arena->asleep) continue;  // its free blocks have nothing behind them
     mapped_free += arena->free_mapped_bytes();
     for (const auto& index : arena->classes) largest = std::max(largest, index ? index->largest() : 0);
   }
@@ -264,7 +265,11 @@ std::string Device::oom_sentence(uint64_t size, const Pool& pool) {
     for (size_t i = 0; i < VMM_PIN_REASONS; ++i) pinned[i] += page.pins[i] != 0 ? page_size_ : 0;
   }
   std::map<uint32_t, uint64_t> tags;
-  live_.each([&](Block* block) { tags[block->tag] += block->size; });
+  uint64_t asleep = 0;
+  live_.each([&](Block* block) {
+    tags[block->tag] += block->size;
+    asleep += block->region->arena->asleep ? block->size : 0;
+  });
   std::vector<std::pair<uint64_t, uint32_t>> top;
   for (const auto& [tag, bytes] : tags) top.emplace_back(bytes, tag);
   std::sort(top.rbegin(), top.rend());
@@ -274,9 +279,10 @@ std::string Device::oom_sentence(uint64_t size, const Pool& pool) {
   std::string text = "device " + std::to_string(id_) + ": out of memory for " + bytes_text(size) +
                      (pool.name == "default" ? "" : " in pool '" + pool.name + "'") + "; limit " +
                      bytes_text(hard_limit()) + ", held " + bytes_text(ours) + ", live " +
-                     bytes_text(stats_.allocated_bytes.current()) + ", free but mapped " + bytes_text(mapped_free) +
-                     ", spare pages " + bytes_text(pages_.spare.size() * page_size_) + ", largest free run " +
-                     bytes_text(largest) + ", pages that could move " +
+                     bytes_text(stats_.allocated_bytes.current()) +
+                     (asleep != 0 ? " of which asleep " + bytes_text(asleep) : std::string()) + ", free but mapped " +
+                     bytes_text(mapped_free) + ", spare pages " + bytes_text(pages_.spare.size() * page_size_) +
+                     ", largest free run " + bytes_text(largest) + ", pages that could move " +
                      bytes_text(stealable_pages(0, {Donors::kOfPool, id}) * page_size_) + ", in use by others " +
                      bytes_text(used > ours ? used - ours : 0);
   if (pool.cap != 0)
