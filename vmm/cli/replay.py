@@ -19,7 +19,14 @@ _TIMES = {"": 1, "ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([A-Za-z]*)")
 
 
+_COLUMNS = """A: most bytes live at once, in blocks of 512 B. R: most physical bytes held.
+F_peak = 1 - A/R; F_avg: the mean of 1 - live/held over time; F_int = 1 - requested/A. Moved: pages in
+the first step, the median of the others, and the most. C* (with --capacity-search): the least capacity
+without an OOM, over A."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _COLUMNS
     parser.add_argument(
         "traces",
         metavar="TRACE",

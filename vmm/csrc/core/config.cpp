@@ -135,6 +135,11 @@ std::map<std::string, Setter> keys(Config* c) {
   };
 }
 
+std::string trimmed(const std::string& text) {
+  size_t first = text.find_first_not_of(" \t\n"), last = text.find_last_not_of(" \t\n");
+  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
+}
+
 }  // namespace
 
 bool parse_config(const std::string& text_, Config* out, std::string* error) {
@@ -153,11 +158,11 @@ bool parse_config(const std::string& text_, Config* out, std::string* error) {
       comma = close == std::string::npos ? text_.size() : close + 1;
     }
     if (comma == std::string::npos) comma = text_.size();
-    std::string item = text_.substr(at, comma - at);
+    std::string item = trimmed(text_.substr(at, comma - at));
     at = comma + 1;
     if (item.empty()) continue;
     size_t colon = item.find(':');
-    std::string key = item.substr(0, colon);
+    std::string key = trimmed(item.substr(0, colon));
     auto found = table.find(key);
     if (found == table.end()) {
       std::string known;
@@ -165,7 +170,7 @@ bool parse_config(const std::string& text_, Config* out, std::string* error) {
       *error = "config: there is no key '" + key + "'. Keys: " + known;
       return false;
     }
-    std::string value = colon == std::string::npos ? "" : item.substr(colon + 1);
+    std::string value = colon == std::string::npos ? "" : trimmed(item.substr(colon + 1));
     if (value.size() >= 2 && value.front() == '(' && value.back() == ')') value = value.substr(1, value.size() - 2);
     std::string rule;
     if (!found->second(value, &rule)) {
@@ -175,6 +180,11 @@ bool parse_config(const std::string& text_, Config* out, std::string* error) {
   }
   if (out->page % 4096 != 0) {
     *error = "config: page must be a multiple of 4096, but is " + std::to_string(out->page);
+    return false;
+  }
+  if (out->limit != 0 && out->limit < out->page) {
+    *error = "config: limit must be at least a page, " + std::to_string(out->page) + ", or 0 for none, but is " +
+             std::to_string(out->limit);
     return false;
   }
   return true;
