@@ -20,9 +20,9 @@ _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([A-Za-z]*)")
 
 
 _COLUMNS = """A: most bytes live at once, in blocks of 512 B. R: most physical bytes held.
-F_peak = 1 - A/R; F_avg: the mean of 1 - live/held over time; F_int = 1 - requested/A. Moved: pages in
-the first step, the median of the others, and the most. C* (with --capacity-search): the least capacity
-without an OOM, over A."""
+F_peak = 1 - A/R; F_avg: the mean of 1 - live/held over time; F_int = 1 - requested/A.
+Moved: pages in the first step, the median of the others, and the most.
+C* (with --capacity-search): the least capacity without an OOM, over A."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
