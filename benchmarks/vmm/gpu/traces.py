@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the paddle-on-torch authors
-"""The traces that real allocators replay: two real-like training runs and a mixture of experts."""
+"""What real allocators replay on a GPU: modelled workloads, sized for a device of 80 GB."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-# Name -> generator and the parameters that differ from its defaults. Sized for a device of 80 GB.
+# Name -> name in the suite and the parameters that differ from its own there.
 TRACES: dict[str, tuple[str, dict[str, Any]]] = {
-    "MoE with side stream": ("moe", {"side_stream": True, "steps": 2}),
-    "variable length": ("varlen", {"steps": 6}),
-    "LoRA": ("lora", {"steps": 6}),
+    "MoE with side stream": ("moe-all-to-all", {"steps": 2}),
+    "FSDP, three streams": ("fsdp", {}),
+    "RL, two streams": ("rl-two-streams", {"steps": 2}),
+    "LoRA, variable length": ("lora-varlen", {"steps": 6}),
 }
 
 
 def build(name: str) -> Any:
     """The trace of a row. Deterministic."""
-    generator, given = TRACES[name]
-    module = importlib.import_module(f"vmm.sim.generators.{generator}")
-    (kind,) = (
-        value for key, value in vars(module).items() if key.lower() == f"{generator}parameters"
-    )
-    return module.generate(kind(**given))
+    from vmm.sim import suite
+
+    entry, given = TRACES[name]
+    return suite.trace(entry, **given)
