@@ -131,6 +131,8 @@ def make_engine(run: Run, seed: int = 0, universal: bool = False) -> Any:
         opt = torch.optim.AdamW(groups, lr=1e-2)
     else:
         opt = torch.optim.SGD(groups, lr=1e-2, momentum=0.9)
+    # On CPUs DeepSpeed refuses fp16 unless oneDNN has fast kernels for it. torch computes it on any.
+    deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=opt, config=settings, dist_init_required=False
     )
