@@ -12,15 +12,14 @@ from __future__ import annotations
 import ctypes
 import functools
 from ctypes import c_char_p, c_int, c_uint32, c_uint64, c_void_p
-from pathlib import Path
 from typing import Any
 
 from vmm import native
 from vmm.allocator import Allocator
-from vmm.errors import Invalid, Unsupported
+from vmm.errors import Invalid
+from vmm.torch_hooks.compiled import open_compiled
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "vmm_cpu_hook_torch": (c_char_p, []),
     "vmm_cpu_hook_install": (c_int, [c_void_p, c_void_p, c_uint64]),
     "vmm_cpu_hook_uninstall": (c_int, []),
     "vmm_cpu_hook_installed": (c_int, []),
@@ -31,29 +30,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    import torch  # first: the hook needs its libraries
-
-    found = sorted(Path(__file__).parents[1].glob("_torch_cpu*.so"))
-    advice = "install the package from source beside this torch, without PORTABLE=1"
-    if not found:
-        raise Unsupported(f"vmm: the hook for CPU tensors was not built; {advice}")
-    try:
-        hook = ctypes.CDLL(str(found[0]))
-    except OSError as error:
-        raise Unsupported(
-            f"vmm: the hook for CPU tensors does not fit torch {torch.__version__}; {advice}"
-        ) from error
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(hook, name)
-        function.restype = result
-        function.argtypes = arguments
-    made_for = hook.vmm_cpu_hook_torch().decode()
-    if made_for.split(".")[:2] != torch.__version__.split(".")[:2]:
-        raise Unsupported(
-            f"vmm: the hook for CPU tensors was compiled for torch {made_for}, but this is torch "
-            f"{torch.__version__}; {advice}"
-        )
-    return hook
+    return open_compiled(
+        "_torch_cpu",
+        what="the hook for CPU tensors",
+        advice="install the package from source beside this torch, without PORTABLE=1",
+        version="vmm_cpu_hook_torch",
+        signatures=_SIGNATURES,
+    )
 
 
 def require() -> None:
