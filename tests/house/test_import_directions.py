@@ -134,7 +134,7 @@ ALLOWED = {
     },
     "vmm.sim": {"vmm.allocator", "vmm.errors", "vmm.native", "numpy", "rich"},
     "vmm.torch_hooks": {"vmm.allocator", "vmm.errors", "vmm.native", "vmm.observe"},
-    "vmm.view": {"vmm.errors", "vmm.observe", "vmm.sim", "numpy", "rich"},
+    "vmm.view": {"vmm.errors", "vmm.sim", "numpy", "rich"},
 }
 
 # The packages themselves, and only these, may import one another as DESIGN.md says.
